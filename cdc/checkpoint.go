@@ -1,0 +1,120 @@
+package cdc
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// CheckpointFormat is the only format this release reads and writes.
+const CheckpointFormat = 1
+
+// Phase says what the relay that wrote a checkpoint was doing.
+type Phase string
+
+// The phases of a checkpoint.
+const (
+	PhaseBackfill  Phase = "backfill"
+	PhaseStreaming Phase = "streaming"
+)
+
+// Version names one state of a checkpoint. Invariant: never used twice, also
+// not after Redis went back in time: Instance is random per process, and
+// Counter only grows within it, whether the write succeeded or not.
+type Version struct {
+	Instance string
+	Counter  uint64
+}
+
+// String is the version as it is stored; empty for no version.
+func (v Version) String() string {
+	if v == (Version{}) {
+		return ""
+	}
+	return v.Instance + "-" + strconv.FormatUint(v.Counter, 10)
+}
+
+// ParseVersion reads what String printed.
+func ParseVersion(s string) (Version, error) {
+	if s == "" {
+		return Version{}, nil
+	}
+	i := strings.LastIndexByte(s, '-')
+	if i <= 0 {
+		return Version{}, fmt.Errorf("checkpoint version %q: want INSTANCE-COUNTER", s)
+	}
+	n, err := strconv.ParseUint(s[i+1:], 10, 64)
+	if err != nil || n == 0 {
+		return Version{}, fmt.Errorf("checkpoint version %q: want INSTANCE-COUNTER", s)
+	}
+	return Version{Instance: s[:i], Counter: n}, nil
+}
+
+// Since bounds what a backfill has to look at again.
+type Since struct {
+	// Time is PostgreSQL's clock: rows marked before it are not looked at.
+	Time time.Time `json:"time"`
+	// Position is the last row that was known to be on the stream, or zero.
+	Position Position `json:"position,omitzero"`
+	// First says that no relay worked on this source before, so that nothing
+	// is known of the rows in the table.
+	First bool `json:"first,omitempty"`
+}
+
+// Checkpoint is what Redis knows of a source. It is stored beside the entries
+// and replaced in the same atomic step that appends them, so the two cannot
+// disagree, whatever crashes.
+type Checkpoint struct {
+	Version  Version `json:"-"` // stored beside the document: the script compares it
+	Format   int     `json:"format"`
+	Timeline uint32  `json:"timeline"`
+	Phase    Phase   `json:"phase"`
+
+	// Last is the last streamed row that was appended: zero after a backfill.
+	Last       Position `json:"last,omitzero"`
+	LastCommit Commit   `json:"last_commit,omitzero"`
+
+	// Covered is the LSN up to which nothing is missing from the streams, as
+	// of the last stamp. Invariant: no confirmed LSN was ever beyond a Covered
+	// that Redis held at that time.
+	Covered     LSN       `json:"covered"`
+	CoveredTime time.Time `json:"covered_time,omitzero"` // PostgreSQL's clock
+
+	// Token names the backfill in progress; Since is what it goes by. A
+	// streaming checkpoint keeps Since until its first streamed row, so that a
+	// crash before the slot is made permanent repeats the same backfill.
+	Token string `json:"token,omitempty"`
+	Since *Since `json:"since,omitempty"`
+
+	// LastIDs is the id of the last entry this source appended to each stream.
+	// The script fills it in, since Redis assigns the ids.
+	LastIDs map[string]string `json:"-"`
+}
+
+// StreamState is what a stream itself says.
+type StreamState struct {
+	Exists bool
+	LastID string // the last id ever generated, also of a deleted entry
+}
+
+// Server is what a PostgreSQL server says of itself.
+type Server struct {
+	SystemID string
+	Timeline uint32
+	Database string
+	Version  int // such as 150018
+	WALEnd   LSN // flushed when asked
+}
+
+// Slot is a row of pg_replication_slots.
+type Slot struct {
+	Name           string
+	Plugin         string
+	Database       string
+	Active         bool
+	ActivePID      int
+	WALStatus      string // reserved, extended, unreserved or lost
+	ConfirmedFlush LSN
+	RestartLSN     LSN
+}

@@ -1,0 +1,3 @@
+module github.com/stagedoor/walrelay
+
+go 1.25.0
