@@ -92,10 +92,14 @@ type Checkpoint struct {
 	LastIDs map[string]string `json:"-"`
 }
 
-// StreamState is what a stream itself says.
+// StreamState is what a stream says of itself.
 type StreamState struct {
-	Exists bool
-	LastID string // the last id ever generated, also of a deleted entry
+	Exists       bool
+	FirstID      string // of the oldest entry still there, empty for none
+	LastID       string // the last id ever generated, also of a deleted entry
+	MaxDeletedID string // the highest id that was deleted; Redis 7 tells
+	Length       int64
+	Added        int64 // entries ever added; Redis 7 tells, else 0
 }
 
 // Server is what a PostgreSQL server says of itself.

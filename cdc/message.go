@@ -2,6 +2,16 @@ package cdc
 
 import "time"
 
+// Frame is one message of the replication connection, around pgoutput's own.
+// It holds either WAL data or a keepalive.
+type Frame struct {
+	WAL            []byte // a pgoutput message, valid until the next receive; nil for a keepalive
+	Keepalive      bool
+	WALEnd         LSN       // of a keepalive: everything committed before it has been sent
+	ServerTime     time.Time // PostgreSQL's clock when it sent this
+	ReplyRequested bool
+}
+
 // Relation describes a table as pgoutput does before its first row and after
 // each change of the table.
 type Relation struct {
@@ -22,34 +32,35 @@ type Value struct {
 	Null bool
 }
 
-// Message is one decoded pgoutput message: Begin, CommitEnd, Insert, *Relation,
-// or Ignored.
+// Message is one decoded pgoutput message: *Begin, *CommitEnd, *Insert,
+// *Relation or *Ignored. All but *Relation are valid until the next Decode.
 type Message interface{ message() }
 
 // Begin opens a transaction. pgoutput of protocol version 1 sends whole
 // transactions, in the order of their commits.
 type Begin struct{ Commit Commit }
 
-// CommitEnd closes a transaction. End is the LSN behind the commit record, from
-// which the next transaction's records may start at once.
+// CommitEnd closes a transaction. End is the LSN behind the commit record, at
+// which the next transaction's first record may start.
 type CommitEnd struct {
-	LSN  LSN // where the commit record starts, as in Begin
-	End  LSN
-	Time time.Time
+	Commit Commit
+	End    LSN
 }
 
-// Insert is a new row. The Values are valid until the next Decode.
+// Insert is a new row of the open transaction.
 type Insert struct {
 	Relation *Relation
+	Position Position
+	Commit   Commit
 	Values   []Value // one a column of Relation, in its order
 }
 
 // Ignored is a message that never makes an entry: an update, a delete, a
-// truncate, a type, an origin.
+// truncate, a type, an origin, a logical message.
 type Ignored struct{}
 
-func (Begin) message()     {}
-func (CommitEnd) message() {}
-func (Insert) message()    {}
-func (*Relation) message() {}
-func (Ignored) message()   {}
+func (*Begin) message()     {}
+func (*CommitEnd) message() {}
+func (*Insert) message()    {}
+func (*Relation) message()  {}
+func (*Ignored) message()   {}

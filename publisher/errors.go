@@ -1,0 +1,62 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/stagedoor/walrelay/internal/fault"
+)
+
+// remedies are what Redis answers, by the start or a part of its error, and
+// what repairs it. The first match counts.
+var remedies = []struct {
+	text      string
+	permanent bool // does not go away by itself
+	fix       string
+}{
+	{"WRONGTYPE", true, "move the key away (RENAME), or choose another stream with --stream"},
+	{"NOPERM", true, "allow the Redis user the commands and keys that walrelay needs: ACL SETUSER … +eval +evalsha +hmget +hgetall +hset +hdel +del +type +xadd +xdel +xinfo +xrange +time ~STREAM ~walrelay:*"},
+	{"can't run this command", true, "allow the Redis user the command that the script needs: ACL SETUSER … +hmget +hgetall +hset +hdel +del +type +xadd +xdel"},
+	{"can't access at least one of the keys", true, "allow the Redis user the stream and the checkpoint: ACL SETUSER … ~STREAM ~walrelay:*"},
+	{"NOAUTH", true, "put the password into --redis, as in redis://:PASSWORD@HOST:PORT/DB"},
+	{"WRONGPASS", true, "correct the user and password in --redis"},
+	{"invalid password", true, "correct the user and password in --redis"},
+	{"DB index is out of range", true, "correct the database number at the end of --redis"},
+	{"unknown command", true, "use Redis 6.2 or newer, or a server that has EVAL and streams, and does not rename their commands"},
+	{"exhausted the last possible ID", true, "the stream's ids are used up: choose another stream with --stream"},
+	{"MOVED", true, "this is a Redis Cluster, which this release does not support: use a single server"},
+	{"CROSSSLOT", true, "this is a Redis Cluster, which this release does not support: use a single server"},
+	{"OOM", false, "raise Redis' maxmemory, or remove data (maxmemory-policy noeviction is right: eviction would lose rows)"},
+	{"MISCONF", false, "Redis cannot write its snapshot: free its disk, or CONFIG SET stop-writes-on-bgsave-error no"},
+	{"READONLY", false, "this Redis is a replica: wait for the failover to end, or point --redis at the primary"},
+	{"NOREPLICAS", false, "Redis waits for replicas (min-replicas-to-write)"},
+	{"LOADING", false, "Redis loads its data after a start"},
+	{"MASTERDOWN", false, "this Redis is a replica without a primary"},
+	{"BUSY", false, "Redis runs another script for too long: SCRIPT KILL ends it"},
+}
+
+// explain adds to an error of Redis what it means. What does not go away by
+// itself becomes a fault.
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return err // of the network, or of our own making
+	}
+	text := reply.Error()
+	for _, r := range remedies {
+		if !strings.Contains(text, r.text) {
+			continue
+		}
+		if r.permanent {
+			return &fault.Error{Problem: "Redis answers", Err: err, Fix: r.fix}
+		}
+		return fmt.Errorf("Redis answers: %w; %s", err, r.fix)
+	}
+	return err
+}

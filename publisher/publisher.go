@@ -1,0 +1,274 @@
+// Package publisher is Redis' side of the relay: it appends entries to a
+// stream and keeps the checkpoint beside them.
+//
+// One key per source holds the checkpoint as a hash:
+//
+//	version      which state this is: INSTANCE-COUNTER, never used twice
+//	checkpoint   the document, as JSON
+//	last:STREAM  the id of the last entry this source appended to that stream
+//
+// One script (append.lua) compares the version, replaces the checkpoint and
+// appends the entries, all of it or nothing. So a relay that died, a reply that
+// was lost, a second relay and a Redis that went back in time all show in one
+// place: the version is not the expected one, and nothing was written. What
+// that means is the caller's to judge.
+package publisher
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+//go:embed append.lua
+var appendSource string
+
+// The time-outs of a connection: a Redis that is frozen is noticed after
+// ioTimeout.
+const (
+	dialTimeout = 3 * time.Second
+	ioTimeout   = 5 * time.Second
+)
+
+// MaxEntryBytes is the largest entry that is sent: Redis' own limit on a
+// string (proto-max-bulk-len) is 512 MiB by default.
+const MaxEntryBytes = 512 << 20
+
+// Connect opens a client on redis://, rediss:// or unix://. It does not dial.
+//
+// The client does not repeat commands by itself: the relay repeats an append
+// under the same version, which is safe, and knows then that it did.
+func Connect(url string) (*redis.Client, error) {
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	opts.ClientName = "walrelay"
+	opts.DialTimeout = dialTimeout
+	opts.ReadTimeout = ioTimeout
+	opts.WriteTimeout = ioTimeout
+	opts.MaxRetries = -1
+	opts.DialerRetries = 1
+	opts.PoolSize = 4
+	opts.ContextTimeoutEnabled = true
+	opts.DisableIdentity = true
+	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return redis.NewClient(opts), nil
+}
+
+// Key is the name of a source's checkpoint.
+func Key(systemID, database, slot string) string {
+	return "walrelay:" + systemID + ":" + database + ":" + slot
+}
+
+// Publisher appends to streams.
+type Publisher struct {
+	client  redis.UniversalClient
+	script  *redis.Script
+	streams []string
+	maxLen  int64
+}
+
+// New returns a Publisher for these streams. An append trims its stream to
+// about maxLen entries; 0 never trims.
+func New(client redis.UniversalClient, maxLen int64, streams ...string) *Publisher {
+	return &Publisher{client: client, script: redis.NewScript(appendSource), streams: streams, maxLen: maxLen}
+}
+
+// Result is how an append or a stamp went when Redis answered.
+type Result struct {
+	Done bool
+	// Held is the checkpoint that is there instead of the expected one, nil
+	// for none.
+	Held *cdc.Checkpoint
+	// Missing names a stream that this source appended to and that is gone.
+	Missing string
+}
+
+// Append replaces the checkpoint by next, if its version is the expected one,
+// and appends the events to the first stream, in order. Without events it is a
+// stamp. next.LastIDs, where set, replaces what the checkpoint says of the
+// streams' last entries; an empty id forgets it.
+//
+// An error leaves open whether it was done: repeat it with the same arguments.
+func (p *Publisher) Append(ctx context.Context, key string, expected cdc.Version, next cdc.Checkpoint, events []cdc.Event) (Result, error) {
+	document, err := json.Marshal(next)
+	if err != nil {
+		return Result{}, err
+	}
+	args := make([]any, 0, 5+2*len(next.LastIDs)+8*len(events))
+	args = append(args, expected.String(), next.Version.String(), document, p.maxLen, len(next.LastIDs))
+	for stream, id := range next.LastIDs {
+		args = append(args, stream, id)
+	}
+	for _, ev := range events {
+		args = append(args, 1, 2*len(ev.Fields))
+		for _, f := range ev.Fields {
+			args = append(args, f.Name, f.Value)
+		}
+	}
+	reply, err := p.script.Run(ctx, p.client, p.keys(key), args...).Slice()
+	if err != nil {
+		return Result{}, explain(err)
+	}
+	return parseReply(reply)
+}
+
+func (p *Publisher) keys(key string) []string {
+	return append([]string{key}, p.streams...)
+}
+
+func parseReply(reply []any) (Result, error) {
+	code, ok := int64(-1), false
+	if len(reply) > 0 {
+		code, ok = reply[0].(int64)
+	}
+	switch {
+	case ok && code == 1:
+		return Result{Done: true}, nil
+	case ok && code == 0 && len(reply) == 2:
+		fields, err := hash(reply[1])
+		if err != nil {
+			return Result{}, err
+		}
+		held, err := parseCheckpoint(fields)
+		return Result{Held: held}, err
+	case ok && code == 2 && len(reply) == 2:
+		return Result{Missing: fmt.Sprint(reply[1])}, nil
+	}
+	return Result{}, fmt.Errorf("the append script answered %v", reply)
+}
+
+// hash reads a flat list of names and values.
+func hash(v any) (map[string]string, error) {
+	list, _ := v.([]any)
+	if len(list)%2 != 0 {
+		return nil, fmt.Errorf("the append script answered %v", v)
+	}
+	fields := make(map[string]string, len(list)/2)
+	for i := 0; i < len(list); i += 2 {
+		name, ok1 := list[i].(string)
+		value, ok2 := list[i+1].(string)
+		if !ok1 || !ok2 {
+			return nil, fmt.Errorf("the append script answered %v", v)
+		}
+		fields[name] = value
+	}
+	return fields, nil
+}
+
+// Load reads the checkpoint, nil for none, and after it the streams: they only
+// grow, so a stream that ends below the checkpoint really lacks something.
+func (p *Publisher) Load(ctx context.Context, key string) (*cdc.Checkpoint, map[string]cdc.StreamState, error) {
+	fields, err := p.client.HGetAll(ctx, key).Result()
+	if err != nil {
+		return nil, nil, explain(err)
+	}
+	cp, err := parseCheckpoint(fields)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the checkpoint %q: %w", key, err)
+	}
+	states := make(map[string]cdc.StreamState, len(p.streams))
+	for _, stream := range p.streams {
+		info, err := p.client.XInfoStream(ctx, stream).Result()
+		switch {
+		case err == nil:
+			states[stream] = cdc.StreamState{
+				Exists: true, LastID: info.LastGeneratedID, FirstID: info.FirstEntry.ID,
+				Length: info.Length, Added: info.EntriesAdded, MaxDeletedID: info.MaxDeletedEntryID,
+			}
+		case strings.Contains(err.Error(), "no such key"):
+			states[stream] = cdc.StreamState{}
+		default:
+			return nil, nil, explain(err)
+		}
+	}
+	return cp, states, nil
+}
+
+// parseCheckpoint reads the hash; nil for an empty one.
+func parseCheckpoint(fields map[string]string) (*cdc.Checkpoint, error) {
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	cp := &cdc.Checkpoint{LastIDs: map[string]string{}}
+	if err := json.Unmarshal([]byte(fields["checkpoint"]), cp); err != nil {
+		return nil, fmt.Errorf("it is not walrelay's: %w", err)
+	}
+	version, err := cdc.ParseVersion(fields["version"])
+	if err != nil {
+		return nil, err
+	}
+	cp.Version = version
+	for name, id := range fields {
+		if stream, ok := strings.CutPrefix(name, "last:"); ok {
+			cp.LastIDs[stream] = id
+		}
+	}
+	return cp, nil
+}
+
+// Forget deletes the checkpoint and reports whether there was one.
+func (p *Publisher) Forget(ctx context.Context, key string) (bool, error) {
+	n, err := p.client.Del(ctx, key).Result()
+	return n > 0, explain(err)
+}
+
+// Clock is Redis' time, by which it makes entry ids.
+func (p *Publisher) Clock(ctx context.Context) (time.Time, error) {
+	now, err := p.client.Time(ctx).Result()
+	return now, explain(err)
+}
+
+// Entry is one entry of a stream, as somebody wrote it.
+type Entry struct {
+	ID     string
+	Values map[string]string
+}
+
+// pageBytes bounds what one page of Entries holds in memory, about.
+const pageBytes = 1 << 20
+
+// Entries reads a stream from the first id to the last, both included, a page
+// at a time.
+func (p *Publisher) Entries(ctx context.Context, stream, first, last string, fn func(Entry) error) error {
+	for count := int64(16); ; {
+		page, err := p.client.XRangeN(ctx, stream, first, last, count).Result()
+		if err != nil {
+			return explain(err)
+		}
+		size := int64(1)
+		for _, m := range page {
+			e := Entry{ID: m.ID, Values: make(map[string]string, len(m.Values))}
+			for name, value := range m.Values {
+				s, ok := value.(string)
+				if !ok {
+					return errors.New("Redis answered an entry with a value that is no string")
+				}
+				e.Values[name] = s
+				size += int64(len(name) + len(s))
+			}
+			if err := fn(e); err != nil {
+				return err
+			}
+		}
+		if int64(len(page)) < count {
+			return nil
+		}
+		first = "(" + page[len(page)-1].ID
+		count = min(max(1, pageBytes*int64(len(page))/size), 1000)
+	}
+}
+
+// IDAt is the smallest entry id of a moment on Redis' clock.
+func IDAt(t time.Time) string { return strconv.FormatInt(max(0, t.UnixMilli()), 10) + "-0" }
