@@ -42,7 +42,7 @@ var ErrPooler = errors.New("a connection pooler answered instead of PostgreSQL")
 func Parse(dsn string) (*pgx.ConnConfig, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return nil, err
+		return nil, parseError(err)
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
@@ -56,6 +56,20 @@ func Parse(dsn string) (*pgx.ConnConfig, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // no statement cache to go stale on ALTER TABLE
 	cfg.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error { return prepare(ctx, c) }
 	return cfg, nil
+}
+
+// parseError is pgx's reason without the connection string that it quotes. pgx
+// masks a password only where it recognises one, and does not in
+// "password = secret", nor where a quote is not closed.
+func parseError(err error) error {
+	reason := "cannot be parsed"
+	var p *pgconn.ParseConfigError
+	if errors.As(err, &p) {
+		if text := err.Error(); strings.LastIndex(text, "`: ") >= 0 {
+			reason = text[strings.LastIndex(text, "`: ")+len("`: "):]
+		}
+	}
+	return errors.New("PostgreSQL connection string: " + reason)
 }
 
 // severalHosts tells a list of servers from the fallbacks of sslmode=prefer.
