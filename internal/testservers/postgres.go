@@ -1,0 +1,273 @@
+package testservers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sys/unix"
+)
+
+// PostgresOptions says how a server differs from the usual one.
+type PostgresOptions struct {
+	// Settings go into postgresql.conf, so that ALTER SYSTEM overrides them.
+	Settings map[string]string
+	// Durable has the server wait for its disk (fsync). Without it a commit
+	// still survives the end of the process, by Kill or otherwise, since the
+	// operating system keeps what was written.
+	Durable bool
+	// OwnSystemID makes the data directory with initdb, which takes a second
+	// or two. The others are copies of one directory and share its system
+	// identifier, as a restored backup does.
+	OwnSystemID bool
+}
+
+// Postgres is a PostgreSQL server. Its superuser postgres needs no password.
+type Postgres struct {
+	server
+	bin       string
+	databases atomic.Int64
+}
+
+// StartPostgres starts a server and ends it when the test is over. The
+// programs are those in WALRELAY_TEST_PGBIN, else the newest of Debian's.
+func StartPostgres(t TB, opts PostgresOptions) *Postgres {
+	t.Helper()
+	var pg *Postgres
+	patient(t, "start PostgreSQL", func(ctx context.Context) (err error) {
+		pg, err = startPostgres(ctx, t, opts)
+		return err
+	})
+	t.Cleanup(func() {
+		t.Helper()
+		if t.Failed() {
+			t.Logf("%s: the end of its log:\n%s", pg.name, pg.logTail())
+		}
+		if err := pg.close(); err != nil {
+			t.Fatalf("end %s: %v", pg.name, err)
+		}
+	})
+	return pg
+}
+
+// startPostgres tries again with another port where a stranger was quicker.
+func startPostgres(ctx context.Context, t TB, opts PostgresOptions) (*Postgres, error) {
+	bin, err := postgresBin()
+	if err != nil {
+		return nil, err
+	}
+	account, err := postgresOwner()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		pg := &Postgres{bin: bin}
+		pg.t = t
+		err := pg.create(ctx, account, opts)
+		if err == nil {
+			return pg, nil
+		}
+		taken := strings.Contains(pg.logTail(), "could not bind")
+		if closeErr := pg.close(); closeErr != nil {
+			return nil, errors.Join(err, closeErr)
+		}
+		if !taken || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// create makes the directory and starts the server for the first time. What it
+// leaves behind when it fails, close removes.
+func (pg *Postgres) create(ctx context.Context, account *owner, opts PostgresOptions) (err error) {
+	if pg.port, err = reservePort(); err != nil {
+		return err
+	}
+	pg.name = fmt.Sprintf("PostgreSQL on port %d", pg.Port())
+	if pg.dir, err = newDir("walrelay-pg-", account); err != nil {
+		return err
+	}
+	if pg.guard, err = startGuard(pg.dir, "QUIT"); err != nil {
+		return err
+	}
+	pg.command = func() *exec.Cmd {
+		return account.command(pg.dir, filepath.Join(pg.bin, "postgres"), "-D", pg.DataDir())
+	}
+	pg.ready = pg.answers
+	if opts.OwnSystemID {
+		err = initdb(ctx, pg.bin, pg.DataDir(), account)
+	} else {
+		err = copyTemplate(ctx, pg.bin, pg.DataDir(), account)
+	}
+	if err != nil {
+		return err
+	}
+	if err := pg.configure(opts); err != nil {
+		return err
+	}
+	return pg.TryStart(ctx)
+}
+
+// configure writes the settings: ours first, since the last one of a name
+// counts.
+func (pg *Postgres) configure(opts PostgresOptions) error {
+	onOff := map[bool]string{true: "on", false: "off"}
+	settings := map[string]string{
+		"fsync":                     onOff[opts.Durable],
+		"listen_addresses":          "127.0.0.1",
+		"log_line_prefix":           "%m [%p] %q%a %d ",
+		"max_prepared_transactions": "10",
+		"max_replication_slots":     "20",
+		"max_wal_senders":           "20",
+		"port":                      strconv.Itoa(pg.Port()),
+		"unix_socket_directories":   pg.dir,
+		"wal_level":                 "logical",
+	}
+	maps.Copy(settings, opts.Settings)
+	var conf strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(settings[name], "'", "''"))
+	}
+	file, err := os.OpenFile(filepath.Join(pg.DataDir(), "postgresql.conf"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(conf.String())
+	return errors.Join(err, file.Close())
+}
+
+// answers reports whether the server lets clients in. A refusal for reasons of
+// theirs, such as a password, is an answer; 57P03 says that it is starting up.
+func (pg *Postgres) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := pgconn.Connect(ctx, pg.DSN("postgres"))
+	if err == nil {
+		return conn.Close(ctx) == nil
+	}
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code != "57P03"
+}
+
+// DSN is the connection string of a database.
+func (pg *Postgres) DSN(db string) string {
+	return (&url.URL{
+		Scheme:   "postgres",
+		User:     url.User("postgres"),
+		Host:     pg.Addr(),
+		Path:     "/" + db,
+		RawQuery: "sslmode=disable",
+	}).String()
+}
+
+// NewDatabase creates an empty database and returns its connection string. It
+// goes with the server.
+func (pg *Postgres) NewDatabase(t TB) string {
+	t.Helper()
+	name := fmt.Sprintf("test%d", pg.databases.Add(1))
+	patient(t, "create a database on "+pg.name, func(ctx context.Context) error {
+		return pg.Exec(ctx, "postgres", "CREATE DATABASE "+name)
+	})
+	return pg.DSN(name)
+}
+
+// Exec runs SQL in a database as the superuser, on a connection of its own.
+func (pg *Postgres) Exec(ctx context.Context, db, sql string) error {
+	conn, err := pgconn.Connect(ctx, pg.DSN(db))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, sql).ReadAll()
+	return errors.Join(err, conn.Close(ctx))
+}
+
+// DataDir is the server's data directory.
+func (pg *Postgres) DataDir() string { return filepath.Join(pg.dir, "data") }
+
+// SocketDir is the directory of the server's Unix socket, a host for libpq.
+func (pg *Postgres) SocketDir() string { return pg.dir }
+
+// BinDir is the directory of the server's programs.
+func (pg *Postgres) BinDir() string { return pg.bin }
+
+// stopSignals are the signals behind pg_ctl's modes.
+// https://www.postgresql.org/docs/current/server-shutdown.html
+var stopSignals = map[string]syscall.Signal{
+	"smart":     syscall.SIGTERM,
+	"fast":      syscall.SIGINT,
+	"immediate": syscall.SIGQUIT,
+}
+
+// Stop shuts the server down and returns when it is gone: "smart" waits for
+// all clients, "fast" for the receivers of WAL, "immediate" is a crash with
+// notice.
+func (pg *Postgres) Stop(mode string) {
+	pg.t.Helper()
+	patient(pg.t, "stop "+pg.name, func(ctx context.Context) error { return pg.TryStop(ctx, mode) })
+}
+
+// TryStop is Stop with an error. When ctx ends first, the shutdown goes on.
+func (pg *Postgres) TryStop(ctx context.Context, mode string) error {
+	sig, ok := stopSignals[mode]
+	if !ok {
+		return fmt.Errorf("no such mode %q: smart, fast or immediate", mode)
+	}
+	if err := pg.process().stop(ctx, sig); err != nil {
+		return fmt.Errorf("%w; the end of its log:\n%s", err, pg.logTail())
+	}
+	return nil
+}
+
+// Restart stops the server and starts it again.
+func (pg *Postgres) Restart(mode string) {
+	pg.t.Helper()
+	pg.Stop(mode)
+	pg.Start()
+}
+
+// close ends the server and removes what it leaves.
+func (pg *Postgres) close() error {
+	return errors.Join(pg.end(syscall.SIGQUIT), pg.freeSegment(), pg.remove())
+}
+
+// freeSegment removes the System V shared memory segment that outlives a
+// killed server. The next start would do so, and here there is none. The
+// segment's number is the second word of the seventh line of postmaster.pid.
+func (pg *Postgres) freeSegment() error {
+	raw, err := os.ReadFile(filepath.Join(pg.DataDir(), "postmaster.pid"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(raw), "\n")
+	if len(lines) < 7 {
+		return nil
+	}
+	words := strings.Fields(lines[6])
+	if len(words) != 2 {
+		return nil
+	}
+	id, err := strconv.Atoi(words[1])
+	if err != nil {
+		return nil
+	}
+	if _, err := unix.SysvShmCtl(id, unix.IPC_RMID, nil); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("remove shared memory segment %d of %s: %w", id, pg.name, err)
+	}
+	return nil
+}

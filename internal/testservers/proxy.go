@@ -1,0 +1,312 @@
+package testservers
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// Proxy passes TCP connections on to a server, and breaks them on demand. All
+// methods may be called from any goroutine.
+type Proxy struct {
+	t      TB
+	target string
+	port   *port
+
+	connections atomic.Int64
+	requested   atomic.Int64
+	replied     atomic.Int64
+
+	mu        sync.Mutex
+	listener  net.Listener // nil while cut
+	links     map[*link]struct{}
+	moving    chan struct{} // closed while bytes may move
+	onRequest func([]byte) bool
+	onReply   func([]byte) bool
+	closed    bool
+	pending   sync.WaitGroup // every goroutine of the proxy
+}
+
+// link is a client's connection and its continuation to the server.
+type link struct {
+	client, server *net.TCPConn
+	gone           chan struct{}
+	sever          func() // closes gone and both connections; once
+}
+
+func newLink(client, server *net.TCPConn) *link {
+	l := &link{client: client, server: server, gone: make(chan struct{})}
+	l.sever = sync.OnceFunc(func() {
+		close(l.gone)
+		for _, conn := range []*net.TCPConn{client, server} {
+			_ = conn.SetLinger(0) // a reset, as when the peer has vanished
+			_ = conn.Close()
+		}
+	})
+	return l
+}
+
+// StartProxy starts a proxy in front of the server at addr (host:port) and
+// closes it when the test is over.
+func StartProxy(t TB, addr string) *Proxy {
+	t.Helper()
+	port, err := reservePort()
+	if err != nil {
+		t.Fatalf("start a proxy: %v", err)
+	}
+	p := &Proxy{t: t, target: addr, port: port, links: map[*link]struct{}{}, moving: make(chan struct{})}
+	close(p.moving)
+	t.Cleanup(p.Close)
+	p.Restore()
+	return p
+}
+
+// Addr is where clients connect, the same for the proxy's whole life.
+func (p *Proxy) Addr() string { return p.port.addr() }
+
+// Port is the port of Addr.
+func (p *Proxy) Port() int { return p.port.number }
+
+// Connections is how many connections reached the server so far.
+func (p *Proxy) Connections() int64 { return p.connections.Load() }
+
+// Requested is how many bytes went from clients to the server so far.
+func (p *Proxy) Requested() int64 { return p.requested.Load() }
+
+// Replied is how many bytes went from the server to clients so far.
+func (p *Proxy) Replied() int64 { return p.replied.Load() }
+
+// Open is how many connections are open now.
+func (p *Proxy) Open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
+}
+
+// OnRequest has f look at each piece of what clients send. Where it returns
+// true the connection is cut instead: the server never gets that piece. Pieces
+// are as the network delivers them. Nil ends it.
+func (p *Proxy) OnRequest(f func(piece []byte) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onRequest = f
+}
+
+// OnReply has f look at each piece of what the server sends. Where it returns
+// true the connection is cut instead: the server did its work, and the client
+// never learns. Pieces are as the network delivers them. Nil ends it.
+func (p *Proxy) OnReply(f func(piece []byte) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onReply = f
+}
+
+// Drop closes the connections that are open now. New ones are welcome.
+func (p *Proxy) Drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop()
+}
+
+func (p *Proxy) drop() {
+	for l := range p.links {
+		l.sever()
+	}
+}
+
+// Cut closes all connections and refuses new ones until Restore.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut()
+}
+
+func (p *Proxy) cut() {
+	if p.listener != nil {
+		_ = p.listener.Close()
+		p.listener = nil
+	}
+	p.drop()
+}
+
+// Restore accepts connections again after Cut.
+func (p *Proxy) Restore() {
+	p.t.Helper()
+	if err := p.listen(); err != nil {
+		p.t.Fatalf("proxy to %s: %v", p.target, err)
+	}
+}
+
+func (p *Proxy) listen() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil || p.closed {
+		return nil
+	}
+	l, err := net.Listen("tcp", p.Addr())
+	if err != nil {
+		return err
+	}
+	p.listener = l
+	p.pending.Go(func() { p.accept(l) })
+	return nil
+}
+
+// Stall keeps all connections open and moves nothing, as a network that
+// swallows packets. New connections are accepted, and are stalled too.
+func (p *Proxy) Stall() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.stalled() {
+		p.moving = make(chan struct{})
+	}
+}
+
+// Resume moves what waited since Stall, and all that follows.
+func (p *Proxy) Resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stalled() {
+		close(p.moving)
+	}
+}
+
+func (p *Proxy) stalled() bool {
+	select {
+	case <-p.moving:
+		return false
+	default:
+		return true
+	}
+}
+
+// Close ends all connections and waits for the proxy's goroutines.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	first := !p.closed
+	p.closed = true
+	p.cut()
+	p.mu.Unlock()
+	p.pending.Wait()
+	if first {
+		p.port.release()
+	}
+}
+
+// accept serves one listener until it is closed.
+func (p *Proxy) accept(l net.Listener) {
+	for {
+		client, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // the client is gone already
+		}
+		p.pending.Go(func() { p.serve(l, client.(*net.TCPConn)) })
+	}
+}
+
+// serve connects a client to the server and moves bytes until both are done.
+func (p *Proxy) serve(l net.Listener, client *net.TCPConn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		_ = client.SetLinger(0) // there is no way to refuse now; a reset is nearest
+		return
+	}
+	link := newLink(client, server.(*net.TCPConn))
+	defer link.sever()
+	if !p.enter(l, link) {
+		return
+	}
+	defer p.leave(link)
+	var replies sync.WaitGroup
+	replies.Go(func() { p.pump(link, link.server, link.client, &p.replied, p.replyHook) })
+	p.pump(link, link.client, link.server, &p.requested, p.requestHook)
+	replies.Wait()
+}
+
+// enter adds a link, unless the proxy was cut after it had accepted it.
+func (p *Proxy) enter(l net.Listener, link *link) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != l {
+		return false
+	}
+	p.links[link] = struct{}{}
+	p.connections.Add(1)
+	return true
+}
+
+func (p *Proxy) leave(link *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, link)
+}
+
+func (p *Proxy) requestHook() func([]byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.onRequest
+}
+
+func (p *Proxy) replyHook() func([]byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.onReply
+}
+
+// pump moves bytes one way. The end of one direction is passed on and leaves
+// the other open; an error ends both.
+func (p *Proxy) pump(l *link, from, to *net.TCPConn, moved *atomic.Int64, hook func() func([]byte) bool) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if !p.mayMove(l) {
+			return
+		}
+		if n > 0 {
+			if f := hook(); f != nil && f(buf[:n]) {
+				l.sever()
+				return
+			}
+			if _, err := to.Write(buf[:n]); err != nil {
+				l.sever()
+				return
+			}
+			moved.Add(int64(n))
+		}
+		if errors.Is(err, io.EOF) {
+			_ = to.CloseWrite()
+			return
+		}
+		if err != nil {
+			l.sever()
+			return
+		}
+	}
+}
+
+// mayMove waits while the proxy is stalled, and reports whether the link is
+// still there.
+func (p *Proxy) mayMove(l *link) bool {
+	for {
+		p.mu.Lock()
+		moving := p.moving
+		p.mu.Unlock()
+		select {
+		case <-l.gone:
+			return false
+		default:
+		}
+		select {
+		case <-l.gone:
+			return false
+		case <-moving:
+			return true
+		}
+	}
+}
