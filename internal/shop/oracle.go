@@ -1,0 +1,146 @@
+package shop
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Row is an outbox row that PostgreSQL says was committed.
+type Row struct {
+	OutboxID  string
+	Kind      string
+	Payload   string
+	Committed time.Time
+}
+
+// CreateOracle makes a slot of PostgreSQL's own test_decoding, which keeps what
+// is committed from here on, in commit order. It holds WAL until it is read, so
+// it is for servers that are thrown away, or for [DropOracle].
+//
+// https://www.postgresql.org/docs/current/test-decoding.html
+func CreateOracle(ctx context.Context, conn *pgx.Conn, slot string) error {
+	_, err := conn.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'test_decoding')`, slot)
+	if err != nil {
+		return fmt.Errorf("create the oracle: %w", err)
+	}
+	return nil
+}
+
+// DropOracle drops the slot.
+func DropOracle(ctx context.Context, conn *pgx.Conn, slot string) error {
+	_, err := conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, slot)
+	if err != nil {
+		return fmt.Errorf("drop the oracle: %w", err)
+	}
+	return nil
+}
+
+// ReadOracle returns every outbox row that was inserted and committed since the
+// oracle was created, in commit order. It looks without taking, so that it can
+// be asked again.
+func ReadOracle(ctx context.Context, conn *pgx.Conn, slot string) ([]Row, error) {
+	rows, err := conn.Query(ctx, `
+		SELECT data FROM pg_logical_slot_peek_changes($1, NULL, NULL,
+		       'include-timestamp', 'on', 'skip-empty-xacts', 'on')`, slot)
+	if err != nil {
+		return nil, fmt.Errorf("read the oracle: %w", err)
+	}
+	defer rows.Close()
+	var committed []Row
+	open := 0 // where the open transaction's rows start
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			return nil, fmt.Errorf("read the oracle: %w", err)
+		}
+		if at, ok := parseCommit(line); ok {
+			for i := open; i < len(committed); i++ {
+				committed[i].Committed = at
+			}
+			open = len(committed)
+			continue
+		}
+		values, ok, err := parseInsert(line)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			committed = append(committed, Row{
+				OutboxID: values["id"], Kind: values["kind"], Payload: values["payload"],
+			})
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read the oracle: %w", err)
+	}
+	return committed, nil
+}
+
+// parseCommit reads a line such as
+//
+//	COMMIT 745 (at 2026-01-31 12:00:00.123456+00)
+func parseCommit(line string) (time.Time, bool) {
+	_, at, ok := strings.Cut(line, " (at ")
+	if !ok || !strings.HasPrefix(line, "COMMIT ") {
+		return time.Time{}, false
+	}
+	t, err := time.Parse("2006-01-02 15:04:05.999999Z07", strings.TrimSuffix(at, ")"))
+	return t, err == nil
+}
+
+// parseInsert reads a line such as
+//
+//	table public.outbox: INSERT: id[bigint]:1 kind[text]:'it''s' published_at[timestamp with time zone]:null
+//
+// and reports whether it is one, of the outbox. A NULL is absent.
+func parseInsert(line string) (map[string]string, bool, error) {
+	rest, ok := strings.CutPrefix(line, "table "+OutboxSchema+"."+OutboxTable+": INSERT:")
+	if !ok {
+		return nil, false, nil
+	}
+	values := map[string]string{}
+	for rest != "" {
+		// The type holds spaces and, of an array, brackets.
+		name, typed, ok1 := strings.Cut(strings.TrimPrefix(rest, " "), "[")
+		_, valued, ok2 := strings.Cut(typed, "]:")
+		if !ok1 || !ok2 {
+			return nil, false, fmt.Errorf("test_decoding wrote a column that cannot be read: %.80q", rest)
+		}
+		value, null, after, err := cutValue(valued)
+		if err != nil {
+			return nil, false, err
+		}
+		if !null {
+			values[name] = value
+		}
+		rest = after
+	}
+	return values, true, nil
+}
+
+// cutValue reads one value off the front of s: quoted, with quotes doubled, or
+// bare up to the next space.
+func cutValue(s string) (value string, null bool, rest string, err error) {
+	if !strings.HasPrefix(s, "'") {
+		value, _, _ = strings.Cut(s, " ")
+		return value, value == "null", s[len(value):], nil
+	}
+	var b strings.Builder
+	for s = s[1:]; ; {
+		i := strings.IndexByte(s, '\'')
+		if i < 0 {
+			return "", false, "", fmt.Errorf("test_decoding wrote a value without an end: %.80q", s)
+		}
+		b.WriteString(s[:i])
+		s = s[i+1:]
+		if !strings.HasPrefix(s, "'") {
+			return b.String(), false, s, nil
+		}
+		b.WriteByte('\'')
+		s = s[1:]
+	}
+}
