@@ -1,0 +1,78 @@
+# Every target with a ## comment is in `make help`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+
+# What the test targets run, and how: `make test PACKAGES=./slot`.
+PACKAGES ?= ./...
+# Packages run beside one another as there are processors: their tests mostly
+# wait for servers, each for its own.
+TESTFLAGS ?= -race -count=1
+PG_VERSIONS ?= 13 14 15 16 17 18
+FUZZTIME ?= 20s
+
+STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@2026.2.2
+GOFUMPT     = go run mvdan.cc/gofumpt@v0.12.0
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The version is given here, so Go need not ask git, which refuses in a tree
+# that belongs to somebody else.
+.PHONY: build
+build: ## build the static binary bin/walrelay
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false \
+		-ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' \
+		-o bin/walrelay ./cmd/walrelay
+
+.PHONY: install
+install: ## install the servers that tests and demo need (root), or say which are missing
+	@internal/testservers/install.sh
+
+.PHONY: test
+test: install ## vet and test with the race detector, on real servers
+	go vet ./...
+	go test $(TESTFLAGS) -timeout 15m $(PACKAGES)
+
+.PHONY: test-long
+test-long: install ## the same with longer randomised runs
+	WALRELAY_TEST_LONG=1 go test $(TESTFLAGS) -timeout 3h $(PACKAGES)
+
+.PHONY: test-versions
+test-versions: install ## the tests on PostgreSQL 13 to 18, one after the other (downloads them once, with npm)
+	@failed=; \
+	for version in $(PG_VERSIONS); do \
+		bin=$$(internal/testservers/fetch-postgres.sh $$version) || exit 1; \
+		echo "PostgreSQL $$version in $$bin"; \
+		WALRELAY_TEST_PGBIN=$$bin go test $(TESTFLAGS) -timeout 30m $(PACKAGES) || failed="$$failed $$version"; \
+	done; \
+	[ -z "$$failed" ] || { echo "failed on PostgreSQL$$failed"; exit 1; }
+
+.PHONY: lint
+lint: ## vet, staticcheck, gofumpt
+	go vet ./...
+	$(STATICCHECK) ./...
+	@files=$$($(GOFUMPT) -l .) || exit 1; \
+	[ -z "$$files" ] || { echo "not formatted; run make format:"; echo "$$files"; exit 1; }
+
+.PHONY: format
+format: ## format the code as lint wants it
+	$(GOFUMPT) -w .
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (20s)
+	@grep -roE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | \
+	while IFS=: read -r file declaration; do \
+		go test -run '^$$' -fuzz "^$${declaration#func }$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null || exit 1; \
+	done
+
+.PHONY: demo
+demo: install ## see it work: shop, relay and worker on throwaway servers
+	go run ./cmd/demo
+
+.PHONY: clean
+clean: ## remove what build made
+	rm -rf bin

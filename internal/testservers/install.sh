@@ -1,0 +1,59 @@
+#!/bin/sh
+# Installs what the tests and the demo need on Debian, if anything is missing:
+# the servers, a C compiler for the race detector, and make. As root it
+# installs; as anybody else it says what to install, and fails.
+#
+# What Debian's packages do besides is left alone: services that they start
+# listen on ports and in directories that nothing here uses. Only the database
+# cluster that postgresql-15 would create and start is not wanted, so cluster
+# creation is switched off while the package is being installed.
+set -eu
+
+packages=
+need() { packages="$packages${packages:+ }$1"; }
+
+has_postgres() {
+	[ -n "${WALRELAY_TEST_PGBIN:-}" ] && return
+	for server in /usr/lib/postgresql/*/bin/postgres; do
+		[ -x "$server" ] && return
+	done
+	return 1
+}
+# Some servers are in directories that only root's PATH has.
+has() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
+
+has_postgres || need postgresql-15
+[ -n "${WALRELAY_TEST_REDIS:-}" ] || has redis-server || need redis-server
+has pgbouncer || need pgbouncer
+has make || need make
+has gcc || need gcc
+[ -e /usr/include/stdlib.h ] || need libc6-dev
+
+[ -n "$packages" ] || exit 0
+
+install="apt-get install -y --no-install-recommends $packages"
+if [ "$(id -u)" -ne 0 ]; then
+	echo "Missing for the tests: $packages" >&2
+	echo "As root: apt-get update && $install" >&2
+	exit 1
+fi
+if ! has apt-get; then
+	echo "Missing for the tests: $packages; this machine has no apt-get to install them with" >&2
+	exit 1
+fi
+
+# The package reads its directory of settings before it creates a cluster.
+# Both are removed again, so that the next package does as its owner wants.
+settings=/etc/postgresql-common/createcluster.d
+mkdir -p "$settings"
+trap 'rm -f "$settings/walrelay.conf"' EXIT
+trap 'exit 1' HUP INT TERM
+echo 'create_main_cluster = false' >"$settings/walrelay.conf"
+
+export DEBIAN_FRONTEND=noninteractive
+# A machine that has package lists may have them from long ago: then some
+# package is not found, or no longer there, and new lists are worth a try.
+$install </dev/null || {
+	apt-get update </dev/null
+	$install </dev/null
+}
