@@ -62,14 +62,14 @@ func Parse(dsn string) (*pgx.ConnConfig, error) {
 // masks a password only where it recognises one, and does not in
 // "password = secret", nor where a quote is not closed.
 func parseError(err error) error {
-	reason := "cannot be parsed"
+	reason := "the connection string cannot be parsed"
 	var p *pgconn.ParseConfigError
 	if errors.As(err, &p) {
 		if text := err.Error(); strings.LastIndex(text, "`: ") >= 0 {
 			reason = text[strings.LastIndex(text, "`: ")+len("`: "):]
 		}
 	}
-	return errors.New("PostgreSQL connection string: " + reason)
+	return errors.New(reason)
 }
 
 // severalHosts tells a list of servers from the fallbacks of sslmode=prefer.

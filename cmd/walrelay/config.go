@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// Config holds the settings. Each is a flag, an environment variable and a key
+// of the settings file, all of one name: --confirm-delay,
+// WALRELAY_CONFIRM_DELAY, confirm-delay. A flag wins over the variable, that
+// over the file, that over the default.
+//
+// The tag "for" names the commands whose help shows the setting. All commands
+// take all of them, so that one file and one environment serve each.
+type Config struct {
+	File string `name:"config" group:"Settings file:" for:"run,setup,teardown" type:"text" placeholder:"FILE" help:"YAML file with settings: the names below without the dashes."`
+
+	Postgres    *pgx.ConnConfig `group:"PostgreSQL:" for:"run,setup,teardown" type:"postgres" placeholder:"URL" help:"Required. libpq URL or keyword string; several hosts, services and password files work as in psql. It must lead to the server itself, not to a transaction pooler."`
+	Slot        string          `group:"PostgreSQL:" for:"run,teardown" type:"slot" default:"walrelay" placeholder:"NAME" help:"Replication slot, of the characters a-z, 0-9 and _. Relays with the same slot take turns: one works, the others stand by."`
+	Publication string          `group:"PostgreSQL:" for:"run,setup,teardown" type:"name" default:"walrelay" placeholder:"NAME" help:"Publication, of the outbox table alone."`
+
+	Redis *redis.Options `group:"Redis:" for:"run,teardown" type:"redis" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"redis://[USER:PASSWORD@]HOST:PORT/DB, rediss:// for TLS, or unix:///PATH?db=DB."`
+
+	Table             cdc.Table `group:"Table:" for:"run,setup" type:"table" default:"public.outbox" placeholder:"SCHEMA.TABLE" help:"The outbox table. Names are taken exactly; one that holds a dot goes in double quotes."`
+	ColumnID          string    `name:"column-id" group:"Table:" for:"run,setup" type:"name" default:"id" placeholder:"NAME" help:"Column with the unique id of a row."`
+	ColumnKind        string    `group:"Table:" for:"run,setup" type:"name" default:"kind" placeholder:"NAME" help:"Column of the entry field kind."`
+	ColumnPayload     string    `group:"Table:" for:"run,setup" type:"name" default:"payload" placeholder:"NAME" help:"Column of the entry field payload."`
+	ColumnCreatedAt   string    `group:"Table:" for:"run,setup" type:"name-or-none" default:"created_at" placeholder:"NAME" help:"Column with the time a row was written; empty where there is none."`
+	ColumnPublishedAt string    `group:"Table:" for:"run,setup" type:"name-or-none" default:"published_at" placeholder:"NAME" help:"Column that marks a row as published, NULL until then; empty where there is none."`
+
+	Stream string  `group:"Entries:" for:"run" type:"text" default:"jobs" placeholder:"KEY" help:"Stream that gets the entries."`
+	MaxLen int64   `name:"maxlen" group:"Entries:" for:"run" type:"maxlen" default:"0" placeholder:"ENTRIES" help:"Trim the stream to about this many entries (MAXLEN ~); 0 never trims."`
+	Fields []Field `name:"field" group:"Entries:" for:"run,setup" type:"field" placeholder:"NAME=COLUMN" help:"Field of an entry and the column it comes from. Repeat it for each field, in their order; one must be the id column. In the variable they stand with commas between them; in the file as a list, or as a mapping of NAME to COLUMN. Default kind=KIND, outbox_id=ID, payload=PAYLOAD with the columns above."`
+
+	Mark       string        `group:"Marks:" for:"run,setup" type:"mark" default:"auto" placeholder:"HOW" help:"How rows are marked once they are on the stream: published-at sets the column, delete deletes them, none leaves them alone. auto is published-at where the column and the privilege to update it are there, else none."`
+	HealMargin time.Duration `group:"Marks:" for:"run" type:"duration" default:"1h" placeholder:"DURATION" help:"Without marks: how much longer than the relay was away a transaction may have been open and still be found."`
+
+	ConfirmDelay    time.Duration `group:"Limits:" for:"run" type:"duration" default:"5s" placeholder:"DURATION" help:"How long entries must have been in Redis before PostgreSQL may forget their rows. Redis can lose about this much and is refilled; 0s trusts it at once."`
+	ShutdownTimeout time.Duration `group:"Limits:" for:"run" type:"duration" default:"10s" placeholder:"DURATION" help:"How long to finish what is in flight after SIGTERM or SIGINT."`
+	AgeCritical     time.Duration `group:"Limits:" for:"run" type:"duration-above-zero" default:"60s" placeholder:"DURATION" help:"Health is critical when the oldest unpublished row is older, or Redis or streaming is away for longer."`
+	LagCritical     Bytes         `group:"Limits:" for:"run" type:"bytes" default:"1GiB" placeholder:"SIZE" help:"Health is critical when PostgreSQL holds more write-ahead log for the slot."`
+
+	HTTP string `name:"http" group:"HTTP:" for:"run" type:"http" default:"127.0.0.1:9476" placeholder:"HOST:PORT" help:"Address of /livez, /healthz and /metrics; empty switches it off."`
+
+	LogFormat string     `group:"Logging:" for:"run,setup,teardown" type:"log-format" default:"text" placeholder:"FORMAT" help:"text or json, on standard error."`
+	LogLevel  slog.Level `group:"Logging:" for:"run,setup,teardown" type:"log-level" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`
+}
+
+// How rows are marked.
+const (
+	markAuto        = "auto"
+	markPublishedAt = "published-at"
+	markDelete      = "delete"
+	markNone        = "none"
+)
+
+// Field is one field of an entry: its name, and the column its value is from.
+type Field struct {
+	Name   string
+	Column string
+}
+
+// complete fills in what depends on other settings and checks what no setting
+// can know alone.
+func (c *Config) complete() error {
+	if c.Postgres == nil {
+		return usagef("--postgres is required (or %s, or postgres in the settings file), such as --postgres 'postgres://walrelay@db.example.com:5432/shop'", envName("postgres"))
+	}
+	if len(c.Fields) == 0 {
+		c.Fields = []Field{
+			{Name: "kind", Column: c.ColumnKind},
+			{Name: "outbox_id", Column: c.ColumnID},
+			{Name: "payload", Column: c.ColumnPayload},
+		}
+	}
+	seen := map[string]bool{}
+	for _, f := range c.Fields {
+		if seen[f.Name] {
+			return usagef("--field: the field %q is given twice", f.Name)
+		}
+		seen[f.Name] = true
+	}
+	// Consumers know an entry that they have seen by the id, and so does a
+	// backfill.
+	if !slices.ContainsFunc(c.Fields, func(f Field) bool { return f.Column == c.ColumnID }) {
+		return usagef("--field: none of the fields is the id column %q, and every entry must carry it: add --field 'outbox_id=%s'", c.ColumnID, c.ColumnID)
+	}
+	if c.ColumnPublishedAt == "" {
+		if c.Mark == markPublishedAt {
+			return usagef("--mark published-at needs a column to set: give --column-published-at, or choose --mark delete or none")
+		}
+		return nil
+	}
+	// Marking writes to this column.
+	for _, other := range []struct{ flag, column string }{
+		{"--column-id", c.ColumnID},
+		{"--column-kind", c.ColumnKind},
+		{"--column-payload", c.ColumnPayload},
+		{"--column-created-at", c.ColumnCreatedAt},
+	} {
+		if other.column == c.ColumnPublishedAt {
+			return usagef("--column-published-at and %s are both %q: want a column of its own, or \"\" where the table has none", other.flag, other.column)
+		}
+	}
+	return nil
+}
+
+// usageError is what the user has to change in flags, environment or file. It
+// ends the process with exit code 2.
+type usageError struct{ message string }
+
+func (e *usageError) Error() string { return e.message }
+
+func usagef(format string, args ...any) error {
+	return &usageError{message: fmt.Sprintf(format, args...)}
+}
+
+// envName is the environment variable of a setting.
+func envName(setting string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
+}
+
+const envPrefix = "WALRELAY_"
