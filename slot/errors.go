@@ -1,0 +1,239 @@
+package slot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
+	"github.com/stagedoor/walrelay/internal/pg"
+)
+
+// What an operator acts on, or the relay decides by.
+var (
+	// ErrSlotInUse: another process streams from the slot, or holds it.
+	ErrSlotInUse = errors.New("the replication slot is in use")
+	// ErrSlotMissing: there is no slot of the name.
+	ErrSlotMissing = errors.New("the replication slot does not exist")
+	// ErrSlotLost: the slot is there, the WAL behind it is not.
+	ErrSlotLost = errors.New("the replication slot is lost")
+	// ErrForeignSlot: a slot of the name is somebody else's.
+	ErrForeignSlot = errors.New("the replication slot belongs to something else")
+	// ErrPublication: the publication is missing or does not publish the
+	// inserts of the outbox and nothing else.
+	ErrPublication = errors.New("the publication is not as it must be")
+	// ErrSynchronous: commits on the primary would wait for this relay.
+	ErrSynchronous = errors.New("the relay counts as a synchronous standby")
+	// ErrShutdown: PostgreSQL stops, or does not let anybody in yet.
+	ErrShutdown = errors.New("PostgreSQL is shutting down or starting up")
+)
+
+// The SQLSTATEs that have a meaning of their own here.
+// https://www.postgresql.org/docs/current/errcodes-appendix.html
+const (
+	codeObjectNotInPrerequisiteState = "55000"
+	codeObjectInUse                  = "55006"
+	codeUndefinedObject              = "42704"
+	codeDuplicateObject              = "42710"
+	codeUndefinedFile                = "58P01"
+	codeInsufficientPrivilege        = "42501"
+	codeInvalidAuthorization         = "28000"
+	codeInvalidPassword              = "28P01"
+	codeInvalidCatalogName           = "3D000"
+	codeSyntaxError                  = "42601"
+	codeConfigurationLimitExceeded   = "53400"
+	codeTooManyConnections           = "53300"
+	codeReadOnlyTransaction          = "25006"
+	codeAdminShutdown                = "57P01"
+	codeCrashShutdown                = "57P02"
+	codeCannotConnectNow             = "57P03"
+)
+
+// shutdown reports whether err is PostgreSQL saying goodbye.
+func shutdown(err error) bool {
+	switch pg.Code(err) {
+	case codeAdminShutdown, codeCrashShutdown, codeCannotConnectNow:
+		return true
+	}
+	return errors.Is(err, ErrShutdown)
+}
+
+// farewell turns an error that ends a connection into one that says so, and
+// returns nil for all other errors. A connection that is closed without a word
+// counts: that is what a crash looks like. A time-out does not.
+func farewell(err error) error {
+	switch code := pg.Code(err); {
+	case err == nil || pgconn.Timeout(err):
+		return nil
+	case code == codeAdminShutdown:
+		return fmt.Errorf("%w: it ended the connection (a shutdown, or pg_terminate_backend): %w", ErrShutdown, err)
+	case code == codeCrashShutdown:
+		return fmt.Errorf("%w: another server process crashed and all connections were ended: %w", ErrShutdown, err)
+	case code == codeCannotConnectNow:
+		return fmt.Errorf("%w: it lets nobody in: %w", ErrShutdown, err)
+	case code != "":
+		return nil
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):
+		return fmt.Errorf("PostgreSQL closed the connection: %w", err)
+	}
+	return nil
+}
+
+// connectError explains why a connection was refused. What passes by itself
+// comes back as it is; what an operator has to change is a fault.
+func connectError(err error, user string, replication bool) error {
+	if errors.Is(err, pg.ErrPooler) {
+		return poolerFault(err)
+	}
+	role := cdc.QuoteIdent(user)
+	switch pg.Code(err) {
+	case codeInsufficientPrivilege:
+		if replication {
+			return replicationFault(user, err)
+		}
+		return &fault.Error{
+			Problem: fmt.Sprintf("the role %s may not connect to the database", role),
+			Fix:     fmt.Sprintf("GRANT CONNECT ON DATABASE … TO %s;", role),
+			Err:     err,
+		}
+	case codeInvalidAuthorization:
+		return &fault.Error{
+			Problem: fmt.Sprintf("PostgreSQL does not let the role %s in", role),
+			Fix:     "create the role, or add a line for it to pg_hba.conf and SELECT pg_reload_conf(); it also needs " + replicationSQL(user),
+			Err:     err,
+		}
+	case codeInvalidPassword:
+		return &fault.Error{
+			Problem: fmt.Sprintf("PostgreSQL refused the password of the role %s", role),
+			Fix:     "correct the password in --postgres or in the password file",
+			Err:     err,
+		}
+	case codeInvalidCatalogName:
+		return &fault.Error{Problem: "the database of --postgres does not exist", Fix: "correct --postgres", Err: err}
+	case codeTooManyConnections:
+		return &fault.Error{
+			Problem: "PostgreSQL has no connection left for the relay",
+			Fix:     "raise max_wal_senders or max_connections and restart PostgreSQL, or end connections that nobody needs",
+			Err:     err,
+		}
+	}
+	if gone := farewell(err); gone != nil {
+		return gone
+	}
+	return err
+}
+
+func replicationFault(user string, cause error) error {
+	return &fault.Error{
+		Problem: fmt.Sprintf("the role %s may not use replication", cdc.QuoteIdent(user)),
+		Fix:     replicationSQL(user),
+		Err:     cause,
+	}
+}
+
+// replicationSQL gives a role the right to replicate.
+func replicationSQL(user string) string {
+	role := cdc.QuoteIdent(user)
+	return fmt.Sprintf("ALTER ROLE %s REPLICATION; (on Amazon RDS: GRANT rds_replication TO %s;)", role, role)
+}
+
+// poolerFault says that something sits between the relay and PostgreSQL.
+func poolerFault(cause error) error {
+	if !errors.Is(cause, pg.ErrPooler) {
+		cause = fmt.Errorf("%w: %w", pg.ErrPooler, cause)
+	}
+	return &fault.Error{
+		Problem: "replication needs a direct connection to PostgreSQL",
+		Fix:     "let --postgres name the host and port of PostgreSQL itself, not those of a connection pooler such as PgBouncer",
+		Err:     cause,
+	}
+}
+
+// startError is the sentence for a refused START_REPLICATION.
+func (s *Session) startError(err error, pid int) error {
+	name := s.cfg.Slot
+	switch pg.Code(err) {
+	case codeObjectInUse:
+		return inUse(name, pid, err)
+	case codeUndefinedObject:
+		return missing(name, err)
+	case codeObjectNotInPrerequisiteState:
+		return fmt.Errorf("%w: PostgreSQL no longer streams from slot %q: %w", ErrSlotLost, name, err)
+	case codeUndefinedFile:
+		return fmt.Errorf("%w: WAL that slot %q needs was removed: %w", ErrSlotLost, name, err)
+	case codeInsufficientPrivilege:
+		return replicationFault(s.cfg.Conn.User, err)
+	}
+	if gone := farewell(err); gone != nil {
+		return gone
+	}
+	return fmt.Errorf("start streaming from slot %q: %w", name, err)
+}
+
+// streamError is the sentence for an error in the middle of streaming.
+func (st *Stream) streamError(err error) error {
+	name := st.slot
+	switch pg.Code(err) {
+	case codeUndefinedObject:
+		// pgoutput looks its publication up at the first change, in the
+		// catalogue as of that change.
+		return fmt.Errorf("%w: publication %q did not exist when a change was written, so that rows written then do not come over the slot: %w",
+			ErrPublication, st.publication, err)
+	case codeObjectNotInPrerequisiteState:
+		return fmt.Errorf("%w: PostgreSQL no longer streams from slot %q: %w", ErrSlotLost, name, err)
+	case codeUndefinedFile:
+		return fmt.Errorf("%w: WAL that slot %q needs was removed: %w", ErrSlotLost, name, err)
+	case codeObjectInUse:
+		return inUse(name, 0, err)
+	}
+	if gone := farewell(err); gone != nil {
+		return gone
+	}
+	return fmt.Errorf("stream from slot %q: %w", name, err)
+}
+
+func inUse(name string, pid int, cause error) error {
+	who := "another process"
+	if pid != 0 {
+		who = fmt.Sprintf("the server process with PID %d", pid)
+	}
+	err := fmt.Errorf("%w: slot %q is active for %s", ErrSlotInUse, name, who)
+	if cause != nil {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}
+
+func missing(name string, cause error) error {
+	err := fmt.Errorf("%w: %q was dropped, or this server was promoted or restored without it", ErrSlotMissing, name)
+	if cause != nil {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}
+
+// foreign returns a fault if a slot of our name is not ours.
+func foreign(name, kind, plugin, database, ours string) error {
+	var what string
+	switch {
+	case kind != "logical":
+		what = "is a physical slot"
+	case plugin != outputPlugin:
+		what = fmt.Sprintf("uses the plugin %s, not %s", plugin, outputPlugin)
+	case database != ours:
+		what = fmt.Sprintf("is of the database %s, not of %s", cdc.QuoteIdent(database), cdc.QuoteIdent(ours))
+	default:
+		return nil
+	}
+	return &fault.Error{
+		Problem: fmt.Sprintf("slot %q %s", name, what),
+		Fix:     "choose another name with --slot; or, if nothing uses that one any more: SELECT pg_drop_replication_slot(" + quoteLiteral(name) + "); (from its own database)",
+		Err:     ErrForeignSlot,
+	}
+}

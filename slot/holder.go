@@ -1,0 +1,93 @@
+package slot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// Holder is an open transaction that others wait for: a slot that is being
+// created, or the WAL that a slot keeps. It can be of any database.
+type Holder struct {
+	PID      int    // 0 for a prepared transaction
+	GID      string // of a prepared transaction
+	User     string
+	Database string
+	Since    time.Time // zero where the role may not see it
+}
+
+// String says whose transaction it is.
+func (h Holder) String() string {
+	what := fmt.Sprintf("the transaction of PID %d", h.PID)
+	if h.PID == 0 {
+		what = fmt.Sprintf("the prepared transaction %q", h.GID)
+	}
+	since := "open since a time that only a member of pg_read_all_stats sees"
+	if !h.Since.IsZero() {
+		since = "open since " + h.Since.UTC().Format("2006-01-02 15:04:05 MST")
+	}
+	return fmt.Sprintf("%s (user %s, database %s, %s)", what, cdc.QuoteIdent(h.User), cdc.QuoteIdent(h.Database), since)
+}
+
+// Command is the SQL that ends the transaction.
+func (h Holder) Command() string {
+	if h.PID == 0 {
+		gid := quoteLiteral(h.GID)
+		return fmt.Sprintf("in database %s: COMMIT PREPARED %s; or ROLLBACK PREPARED %s;", cdc.QuoteIdent(h.Database), gid, gid)
+	}
+	return fmt.Sprintf("SELECT pg_terminate_backend(%d);", h.PID)
+}
+
+// A transaction holds an exclusive lock on its own id. A prepared one holds it
+// without a process. pg_locks shows them to every role and in every database,
+// pg_stat_activity does not.
+const holderColumns = `
+	coalesce(holder.pid, 0), coalesce(p.gid, ''),
+	coalesce(a.usename::text, p.owner::text, ''), coalesce(a.datname::text, p.database::text, ''),
+	coalesce(a.xact_start, p.prepared)`
+
+// waitSQL reads what a process waits for.
+const waitSQL = `
+	SELECT waiter.locktype, ` + holderColumns + `
+	FROM pg_locks waiter
+	LEFT JOIN pg_locks holder ON holder.locktype = 'transactionid' AND holder.mode = 'ExclusiveLock'
+		AND holder.granted AND holder.transactionid = waiter.transactionid
+	LEFT JOIN pg_stat_activity a ON a.pid = holder.pid
+	LEFT JOIN pg_prepared_xacts p ON holder.pid IS NULL AND p.transaction = waiter.transactionid
+	WHERE waiter.pid = $1 AND NOT waiter.granted LIMIT 1`
+
+// oldestSQL reads the oldest transaction that has written something. One that
+// is younger than the margin is no reason for anything.
+const oldestSQL = `
+	SELECT holder.locktype, ` + holderColumns + `
+	FROM pg_locks holder
+	LEFT JOIN pg_stat_activity a ON a.pid = holder.pid
+	LEFT JOIN pg_prepared_xacts p ON holder.pid IS NULL AND p.transaction = holder.transactionid
+	WHERE holder.locktype = 'transactionid' AND holder.mode = 'ExclusiveLock' AND holder.granted
+		AND coalesce(a.xact_start, p.prepared, '-infinity') < clock_timestamp() - make_interval(secs => $1)
+	ORDER BY age(holder.transactionid) DESC LIMIT 1`
+
+// readHolder runs one of the two. Nil is that there is none; what is the kind
+// of lock that the waiter waits for where that is not a transaction.
+func readHolder(ctx context.Context, conn *pgx.Conn, sql string, arg any) (h *Holder, what string, err error) {
+	h = &Holder{}
+	var since *time.Time
+	err = conn.QueryRow(ctx, sql, arg).Scan(&what, &h.PID, &h.GID, &h.User, &h.Database, &since)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, "", nil
+	case err != nil:
+		return nil, "", err
+	case h.PID == 0 && h.GID == "":
+		return nil, what, nil
+	}
+	if since != nil {
+		h.Since = *since
+	}
+	return h, what, nil
+}

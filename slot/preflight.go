@@ -1,0 +1,89 @@
+package slot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/stagedoor/walrelay/internal/fault"
+)
+
+const (
+	oldestVersion        = 130000
+	oldestStandbyVersion = 160000 // logical decoding on a standby
+)
+
+// preflight refuses a server that cannot be streamed from, or would be harmed.
+func (s *Session) preflight(ctx context.Context) error {
+	if v := s.server.Version; v < oldestVersion {
+		return &fault.Error{
+			Problem: fmt.Sprintf("PostgreSQL %d.%d is too old", v/10000, v%10000),
+			Fix:     "use PostgreSQL 13 or later",
+		}
+	}
+	row, err := s.command(ctx, `SELECT pg_backend_pid(), current_setting('application_name'),
+		(SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout')`)
+	if err != nil {
+		return s.commandError("read the settings of the replication connection", err)
+	}
+	if string(row[0]) != fmt.Sprint(s.repl.PID()) {
+		return poolerFault(errors.New("the process that serves the replication connection is not the one that introduced itself"))
+	}
+	application := string(row[1])
+	if s.senderTimeout, err = milliseconds(row[2]); err != nil {
+		return fmt.Errorf("read wal_sender_timeout: %w", err)
+	}
+
+	var pid uint32
+	var together, recovery bool
+	var walLevel, names string
+	err = s.ask(ctx, `
+		SELECT pg_backend_pid(), EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1), pg_is_in_recovery(),
+			current_setting('wal_level'), current_setting('synchronous_standby_names')`, []any{int64(s.repl.PID())},
+		&pid, &together, &recovery, &walLevel, &names)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the settings of the server: %w", err)
+	case pid != s.ordinary.conn.PgConn().PID():
+		return poolerFault(errors.New("the process that serves the ordinary connection is not the one that introduced itself"))
+	case !together:
+		return poolerFault(errors.New("two connections to the same address reached two different servers"))
+	case recovery && s.server.Version < oldestStandbyVersion:
+		return &fault.Error{
+			Problem: "this server is a standby, and standbys decode WAL from PostgreSQL 16 on only",
+			Fix:     "let --postgres name the primary",
+		}
+	case walLevel != "logical":
+		return &fault.Error{
+			Problem: fmt.Sprintf("wal_level is %s", walLevel),
+			Fix:     "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
+		}
+	case recovery:
+		return nil // nobody's commits wait for a client of a standby
+	}
+	return synchronousFault(names, application)
+}
+
+// synchronousFault is the fault if commits would wait for a client of the name.
+//
+// It has to be refused, not worked around: PostgreSQL takes any walsender whose
+// application name matches for a synchronous standby, and ours confirms seconds
+// later, by design.
+// https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-SYNCHRONOUS-STANDBY-NAMES
+func synchronousFault(setting, application string) error {
+	name, ok := matchStandbyName(setting, application)
+	if !ok {
+		return nil
+	}
+	e := &fault.Error{
+		Problem: fmt.Sprintf("synchronous_standby_names = %s matches the application name %q, so that every commit would wait until the relay confirms it", quoteLiteral(setting), application),
+		Err:     ErrSynchronous,
+	}
+	const list = "ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (your_standby)'; SELECT pg_reload_conf();"
+	if name == "*" {
+		e.Fix = "list the standbys by name, such as " + list
+	} else {
+		e.Fix = "give the relay another name with application_name in --postgres, or take the name off the list, such as " + list
+	}
+	return e
+}

@@ -1,0 +1,208 @@
+package slot
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
+	"github.com/stagedoor/walrelay/internal/pg"
+)
+
+// publishOptions are what a publication of ours needs: new rows, and those of
+// partitions under the name of the partitioned table.
+// https://www.postgresql.org/docs/current/sql-createpublication.html
+const publishOptions = "publish = 'insert', publish_via_partition_root = true"
+
+// EnsurePublication verifies that the publication holds the outbox, nothing
+// else, and all of its inserts. Where it is missing, create makes it. Each
+// failure is a fault with the SQL that repairs it and wraps ErrPublication.
+//
+// It must be right before the slot is created: rows are decoded with the
+// publication as it was when they were written.
+func (s *Session) EnsurePublication(ctx context.Context, create bool) error {
+	return s.within(ctx, changeTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := ensurePublication(ctx, conn, s.cfg, create)
+		return err
+	})
+}
+
+func ensurePublication(ctx context.Context, conn *pgx.Conn, cfg Config, create bool) (created bool, err error) {
+	state, err := readPublication(ctx, conn, cfg)
+	if err != nil {
+		return false, err
+	}
+	if state.missing() && create {
+		err := createPublication(ctx, conn, cfg)
+		switch {
+		case err == nil:
+			created = true
+		case pg.Code(err) != codeDuplicateObject: // else somebody was quicker
+			return false, createFault(cfg, err)
+		}
+		if state, err = readPublication(ctx, conn, cfg); err != nil {
+			return created, err
+		}
+	}
+	return created, state.verify(cfg)
+}
+
+func createPublication(ctx context.Context, conn *pgx.Conn, cfg Config) error {
+	_, err := conn.Exec(ctx, createPublicationSQL(cfg))
+	return err
+}
+
+func createPublicationSQL(cfg Config) string {
+	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (%s);", cdc.QuoteIdent(cfg.Publication), cfg.Table, publishOptions)
+}
+
+// createFault says why a publication could not be created.
+func createFault(cfg Config, err error) error {
+	code := pg.Code(err)
+	if code == "" || shutdown(err) {
+		return fmt.Errorf("create the publication %q: %w", cfg.Publication, err)
+	}
+	e := &fault.Error{
+		Problem: fmt.Sprintf("the publication %s cannot be created", cdc.QuoteIdent(cfg.Publication)),
+		Fix:     createPublicationSQL(cfg),
+		Err:     fmt.Errorf("%w: %w", ErrPublication, err),
+	}
+	switch code {
+	case codeInsufficientPrivilege:
+		e.Fix += " (as the owner of the table, who needs CREATE on the database, or as a superuser)"
+	case codeReadOnlyTransaction:
+		e.Fix += " (on the primary)"
+	}
+	return e
+}
+
+// publication is what the catalogue says of the publication and the outbox.
+type publication struct {
+	relation  string // pg_class.relkind and relpersistence; empty: no such table
+	exists    bool
+	allTables bool
+	insert    bool
+	viaRoot   bool
+	holds     bool     // the outbox, by name
+	filter    bool     // a row filter on the outbox
+	columns   bool     // a column list on the outbox
+	others    []string // other tables
+	schemas   []string // published whole
+}
+
+// missing reports whether there is a table to publish and no publication yet.
+func (p publication) missing() bool { return !p.exists && p.relation != "" }
+
+// publicationSQL reads the state. Row filters and column lists came with 15 and
+// are read by name, so that one query does for all versions.
+const publicationSQL = `
+	WITH p AS (SELECT * FROM pg_publication WHERE pubname = $1),
+	t AS (
+		SELECT c.oid, c.relkind::text || c.relpersistence::text AS relation
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = $2 AND c.relname = $3
+	),
+	r AS (SELECT to_jsonb(pr) AS rel, pr.prrelid FROM pg_publication_rel pr JOIN p ON pr.prpubid = p.oid)
+	SELECT coalesce((SELECT relation FROM t), ''),
+		EXISTS (SELECT FROM p),
+		EXISTS (SELECT FROM p WHERE puballtables),
+		EXISTS (SELECT FROM p WHERE pubinsert),
+		EXISTS (SELECT FROM p WHERE pubviaroot),
+		EXISTS (SELECT FROM r JOIN t ON r.prrelid = t.oid),
+		EXISTS (SELECT FROM r JOIN t ON r.prrelid = t.oid WHERE r.rel ->> 'prqual' IS NOT NULL),
+		EXISTS (SELECT FROM r JOIN t ON r.prrelid = t.oid WHERE r.rel ->> 'prattrs' IS NOT NULL),
+		ARRAY (
+			SELECT format('%I.%I', n.nspname, c.relname)
+			FROM r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE r.prrelid NOT IN (SELECT oid FROM t) ORDER BY 1 LIMIT 4
+		)`
+
+const publishedSchemasSQL = `,
+		ARRAY (
+			SELECT quote_ident(n.nspname)
+			FROM pg_publication_namespace pn JOIN p ON pn.pnpubid = p.oid JOIN pg_namespace n ON n.oid = pn.pnnspid
+			ORDER BY 1 LIMIT 4
+		)`
+
+func readPublication(ctx context.Context, conn *pgx.Conn, cfg Config) (publication, error) {
+	var p publication
+	sql := publicationSQL
+	dest := []any{
+		&p.relation, &p.exists, &p.allTables, &p.insert, &p.viaRoot,
+		&p.holds, &p.filter, &p.columns, &p.others,
+	}
+	if pg.ServerVersion(conn.PgConn()) >= 150000 {
+		sql += publishedSchemasSQL
+		dest = append(dest, &p.schemas)
+	}
+	err := conn.QueryRow(ctx, sql, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(dest...)
+	if err != nil {
+		return publication{}, fmt.Errorf("read the publication %q: %w", cfg.Publication, err)
+	}
+	return p, nil
+}
+
+// verify returns the fault of a publication that would lose rows or deliver
+// foreign ones.
+func (p publication) verify(cfg Config) error {
+	name := cdc.QuoteIdent(cfg.Publication)
+	wrong := func(problem, fix string) error {
+		return &fault.Error{Problem: problem, Fix: fix, Err: ErrPublication}
+	}
+	recreate := fmt.Sprintf("BEGIN; DROP PUBLICATION %s; %s COMMIT;", name, createPublicationSQL(cfg))
+	switch {
+	case p.relation == "":
+		return wrong(fmt.Sprintf("the table %s does not exist", cfg.Table),
+			"walrelay setup --create-table, or correct --table")
+	case p.relation[0] != 'r' && p.relation[0] != 'p':
+		return wrong(fmt.Sprintf("%s is not a table", cfg.Table), "correct --table")
+	case p.relation[1] != 'p':
+		return wrong(fmt.Sprintf("the table %s is unlogged or temporary, so that its rows are not in the WAL", cfg.Table),
+			fmt.Sprintf("ALTER TABLE %s SET LOGGED;", cfg.Table))
+	case !p.exists:
+		return wrong(fmt.Sprintf("the publication %s does not exist", name), createPublicationSQL(cfg))
+	case p.allTables:
+		return wrong(fmt.Sprintf("the publication %s holds all tables; it must hold %s alone", name, cfg.Table), recreate)
+	}
+
+	var problems, fixes []string
+	switch {
+	case !p.holds:
+		problems = append(problems, fmt.Sprintf("does not name the table %s", cfg.Table))
+	case p.filter:
+		problems = append(problems, "has a row filter")
+	}
+	if p.columns {
+		problems = append(problems, "has a column list")
+	}
+	if len(p.others) > 0 {
+		problems = append(problems, "holds other tables: "+strings.Join(p.others, ", "))
+	}
+	if len(p.schemas) > 0 {
+		problems = append(problems, "holds whole schemas: "+strings.Join(p.schemas, ", "))
+	}
+	if len(problems) > 0 {
+		fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", name, cfg.Table))
+	}
+	if !p.insert || !p.viaRoot {
+		if !p.insert {
+			problems = append(problems, "does not publish inserts")
+		}
+		if !p.viaRoot {
+			problems = append(problems, "publishes partitions under their own names")
+		}
+		fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", name, publishOptions))
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return wrong(fmt.Sprintf("the publication %s %s", name, strings.Join(problems, ", ")), strings.Join(fixes, " "))
+}
+
+// foreign reports whether the publication serves others as well.
+func (p publication) foreign() bool {
+	return p.allTables || len(p.schemas) > 0 || len(p.others) > 0
+}

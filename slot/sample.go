@@ -1,0 +1,110 @@
+package slot
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// Sample is what one look at the server saw.
+type Sample struct {
+	At     time.Time // of this process, with its monotonic clock
+	WALEnd cdc.LSN   // written by the server so far
+	Slot   *SlotLag  // nil where there is none
+
+	// Problem is a fault that was seen: a slot that is somebody else's, commits
+	// that would wait for us, a publication that would lose rows.
+	Problem error
+	// Holder is the oldest transaction that has written something, read when
+	// the slot keeps much more WAL than is unconfirmed: PostgreSQL keeps it from
+	// where the oldest open transaction began, in any database.
+	Holder *Holder
+	// Oldest is what the caller's own look returned.
+	Oldest error
+	// Err says that there was no look; all else is empty but At.
+	Err error
+}
+
+// SlotLag is how far a slot is behind. The two lags are different things:
+// unconfirmed is what the relay has yet to confirm, retained is the WAL on the
+// server's disk.
+// https://www.postgresql.org/docs/current/view-pg-replication-slots.html
+type SlotLag struct {
+	Name             string
+	Active           bool
+	ActivePID        int
+	WALStatus        string // reserved, extended, unreserved or lost
+	ConfirmedFlush   cdc.LSN
+	RestartLSN       cdc.LSN // zero when the slot is lost
+	UnconfirmedBytes int64
+	RetainedBytes    int64
+	SafeWALSize      *int64 // bytes until the slot may be lost; nil without a limit
+
+	InactiveSince      time.Time // from PostgreSQL 17 on
+	InvalidationReason string    // from PostgreSQL 17 on
+}
+
+// sampleSQL is cheap: it reads shared memory. Columns of later versions are
+// read by name.
+const sampleSQL = `
+	SELECT w.recovery, w.wal_end::text, current_setting('synchronous_standby_names'), current_setting('application_name'),
+		current_database(), coalesce(s.slot_name, ''), coalesce(s.slot_type, ''), coalesce(s.plugin, ''), coalesce(s.database, ''),
+		coalesce(s.active, false), coalesce(s.active_pid, 0), coalesce(s.wal_status, ''),
+		s.confirmed_flush_lsn::text, s.restart_lsn::text, s.safe_wal_size,
+		(to_jsonb(s) ->> 'inactive_since')::timestamptz, coalesce(to_jsonb(s) ->> 'invalidation_reason', '')
+	FROM (
+		SELECT pg_is_in_recovery() AS recovery,
+			CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS wal_end
+	) w LEFT JOIN pg_replication_slots s ON s.slot_name = $1`
+
+// readSample reads the slot, and whether commits would wait for us.
+func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error) {
+	sample := Sample{At: time.Now()}
+	var (
+		slot                                 SlotLag
+		end, confirmed, restart              lsn
+		recovery                             bool
+		names, application                   string
+		database, kind, plugin, slotDatabase string
+		inactive                             *time.Time
+	)
+	err := conn.QueryRow(ctx, sampleSQL, name).Scan(&recovery, &end, &names, &application,
+		&database, &slot.Name, &kind, &plugin, &slotDatabase,
+		&slot.Active, &slot.ActivePID, &slot.WALStatus,
+		&confirmed, &restart, &slot.SafeWALSize,
+		&inactive, &slot.InvalidationReason)
+	if err != nil {
+		return sample, fmt.Errorf("read slot %q: %w", name, err)
+	}
+	sample.WALEnd = cdc.LSN(end)
+	if !recovery {
+		sample.Problem = synchronousFault(names, application)
+	}
+	if slot.Name == "" {
+		return sample, nil
+	}
+	if err := foreign(slot.Name, kind, plugin, slotDatabase, database); err != nil && sample.Problem == nil {
+		sample.Problem = err
+	}
+	if inactive != nil {
+		slot.InactiveSince = *inactive
+	}
+	slot.ConfirmedFlush, slot.RestartLSN = cdc.LSN(confirmed), cdc.LSN(restart)
+	slot.UnconfirmedBytes = behind(sample.WALEnd, slot.ConfirmedFlush)
+	slot.RetainedBytes = behind(sample.WALEnd, slot.RestartLSN)
+	sample.Slot = &slot
+	return sample, nil
+}
+
+// behind is the distance from a position to the end: 0 for no position, and for
+// one that was reported ahead of what is written.
+func behind(end, position cdc.LSN) int64 {
+	if position == 0 || position > end {
+		return 0
+	}
+	return int64(end - position)
+}

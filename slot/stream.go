@@ -1,0 +1,251 @@
+package slot
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// statusTimeout bounds the writing of a status update. One is 39 bytes, so that
+// only a connection that has been dead for long has no room for it.
+const statusTimeout = 10 * time.Second
+
+// The bytes that tell the messages of the streaming protocol apart.
+// https://www.postgresql.org/docs/current/protocol-replication.html
+const (
+	byteWAL       = 'w'
+	byteKeepalive = 'k'
+	byteStatus    = 'r'
+)
+
+// postgresEpoch is where PostgreSQL's clock begins, in Unix microseconds.
+const postgresEpoch = 946_684_800_000_000
+
+// Frame is one message of the stream.
+type Frame struct {
+	WAL            []byte  // a pgoutput message, valid until the next Receive; nil for a keepalive
+	Keepalive      bool    //
+	WALEnd         cdc.LSN // of a keepalive, what the server has sent; of WAL, not a position to confirm
+	ServerTime     time.Time
+	ReplyRequested bool
+}
+
+// Stream is the flow of a slot. Receive and Status belong to one goroutine,
+// Interrupt and Close may be called from any, at any time.
+type Stream struct {
+	conn              *pgconn.PgConn
+	wire              *wire
+	slot, publication string
+	log               *slog.Logger
+
+	deadline    time.Time // for reading, as set on the connection
+	interrupted atomic.Bool
+	status      []byte
+}
+
+// Start streams from where the slot was last confirmed. The start position is
+// left to the slot: one that is asked for could only skip.
+func (s *Session) Start(ctx context.Context) (*Stream, error) {
+	slot, err := s.Slot(ctx) // a foreign slot is not even asked
+	if err != nil {
+		return nil, err
+	}
+	if slot == nil {
+		return nil, missing(s.cfg.Slot, nil)
+	}
+	command := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL 0/0 (proto_version '1', publication_names %s)",
+		cdc.QuoteIdent(s.cfg.Slot), quoteOption(cdc.QuoteIdent(s.cfg.Publication)))
+	if err := s.start(ctx, command); err != nil {
+		return nil, s.startError(err, slot.ActivePID)
+	}
+	s.stream = &Stream{
+		conn:        s.repl,
+		wire:        s.wire,
+		slot:        s.cfg.Slot,
+		publication: s.cfg.Publication,
+		log:         s.log,
+	}
+	return s.stream, nil
+}
+
+// start sends the command and waits until the connection has turned into a
+// stream.
+func (s *Session) start(ctx context.Context, command string) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	if err := s.repl.Conn().SetWriteDeadline(time.Now().Add(s.askTimeout)); err != nil {
+		return err
+	}
+	s.repl.Frontend().SendQuery(&pgproto3.Query{String: command})
+	if err := s.repl.Frontend().Flush(); err != nil {
+		return err
+	}
+	if err := s.repl.Conn().SetWriteDeadline(time.Time{}); err != nil {
+		return err
+	}
+	for {
+		msg, err := s.repl.ReceiveMessage(ctx)
+		if err != nil {
+			return err
+		}
+		switch msg := msg.(type) {
+		case *pgproto3.CopyBothResponse:
+			return nil
+		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus:
+		case *pgproto3.ErrorResponse:
+			return pgconn.ErrorResponseToPgError(msg)
+		default:
+			return fmt.Errorf("the server answered START_REPLICATION with %T", msg)
+		}
+	}
+}
+
+// Receive returns the next message. It returns ok = false when there was none
+// until the deadline, or when the stream was interrupted; a zero deadline waits
+// for ever. With a deadline that has passed it may return messages that had
+// arrived already, or none.
+//
+// The deadline is set on the connection, which the driver does not notice: a
+// context would cost a goroutine's start for each message. A read that is cut
+// short in the middle of a message, also of a TLS record, goes on where it was.
+func (st *Stream) Receive(deadline time.Time) (f Frame, ok bool, err error) {
+	if !deadline.Equal(st.deadline) {
+		if err := st.conn.Conn().SetReadDeadline(deadline); err != nil {
+			return Frame{}, false, st.streamError(err)
+		}
+		st.deadline = deadline
+	}
+	for {
+		// Invariant: looked at after the deadline was set. An Interrupt that
+		// comes later than the look sets its own deadline after ours, and ends
+		// the read.
+		if st.interrupted.Load() {
+			return Frame{}, false, nil
+		}
+		msg, err := st.conn.ReceiveMessage(context.Background())
+		if pgconn.Timeout(err) {
+			return Frame{}, false, nil
+		}
+		if err != nil {
+			return Frame{}, false, st.streamError(err)
+		}
+		switch msg := msg.(type) {
+		case *pgproto3.CopyData:
+			f, err := parseFrame(msg.Data)
+			return f, err == nil, err
+		case *pgproto3.NoticeResponse:
+			st.log.Warn("PostgreSQL says", "code", msg.Code, "message", msg.Message)
+		case *pgproto3.ParameterStatus:
+		case *pgproto3.ErrorResponse:
+			return Frame{}, false, st.streamError(pgconn.ErrorResponseToPgError(msg))
+		case *pgproto3.CopyDone, *pgproto3.CommandComplete:
+			// A server that is stopping ends the stream in order when all was
+			// confirmed.
+			return Frame{}, false, fmt.Errorf("%w: it ended the stream", ErrShutdown)
+		default:
+			return Frame{}, false, fmt.Errorf("the stream of slot %q holds a message of the type %T", st.slot, msg)
+		}
+	}
+}
+
+// parseFrame reads what a CopyData message carries.
+func parseFrame(data []byte) (Frame, error) {
+	switch {
+	case len(data) >= 25 && data[0] == byteWAL:
+		// Bytes 1 to 8 are where the WAL of the message starts. That plus its
+		// length is not a position in the WAL, so it is not given out.
+		return Frame{
+			WAL:        data[25:],
+			WALEnd:     cdc.LSN(binary.BigEndian.Uint64(data[9:])),
+			ServerTime: serverTime(data[17:]),
+		}, nil
+	case len(data) == 18 && data[0] == byteKeepalive:
+		return Frame{
+			Keepalive:      true,
+			WALEnd:         cdc.LSN(binary.BigEndian.Uint64(data[1:])),
+			ServerTime:     serverTime(data[9:]),
+			ReplyRequested: data[17] != 0,
+		}, nil
+	case len(data) == 0:
+		return Frame{}, errors.New("the stream holds an empty message")
+	}
+	return Frame{}, fmt.Errorf("the stream holds a message of type %q and %d bytes", data[0], len(data))
+}
+
+func serverTime(data []byte) time.Time {
+	return time.UnixMicro(int64(binary.BigEndian.Uint64(data)) + postgresEpoch)
+}
+
+// Status tells the server how far this connection has come. Confirmed is what
+// it may forget: it must have been received over this connection, and 0 stands
+// for nothing yet. Then all three positions are sent as 0, which the server
+// takes for "unknown"; it moves nothing.
+func (st *Stream) Status(received, confirmed cdc.LSN, askReply bool) error {
+	if confirmed == 0 {
+		received = 0
+	}
+	b := append(st.status[:0], 'd', 0, 0, 0, 38, byteStatus)
+	b = binary.BigEndian.AppendUint64(b, uint64(received))
+	b = binary.BigEndian.AppendUint64(b, uint64(confirmed))
+	b = binary.BigEndian.AppendUint64(b, uint64(confirmed))
+	b = binary.BigEndian.AppendUint64(b, uint64(time.Now().UnixMicro()-postgresEpoch))
+	reply := byte(0)
+	if askReply {
+		reply = 1
+	}
+	b = append(b, reply)
+	st.status = b
+	if err := st.conn.Conn().SetWriteDeadline(time.Now().Add(statusTimeout)); err != nil {
+		return st.streamError(err)
+	}
+	if err := st.conn.Frontend().SendUnbufferedEncodedCopyData(b); err != nil {
+		return st.streamError(err)
+	}
+	return nil
+}
+
+// Interrupt makes the current and every later Receive return with ok = false.
+// Status still works, so that the last one can be sent.
+func (st *Stream) Interrupt() {
+	st.interrupted.Store(true)
+	// An error here means that the connection is closed, which ends Receive too.
+	_ = st.conn.Conn().SetReadDeadline(time.Unix(1, 0))
+}
+
+// Close hangs up at once, without a goodbye, so that a PostgreSQL that is
+// stopping does not wait for us. Receive returns an error. The session still
+// has to be closed.
+func (st *Stream) Close() { st.wire.cut() }
+
+// finish ends the stream in order: the server has read the last status and let
+// the slot go when it answers.
+func (st *Stream) finish() {
+	if st.conn.IsClosed() {
+		return
+	}
+	if err := st.conn.Conn().SetDeadline(time.Now().Add(2 * closeTimeout)); err != nil {
+		return
+	}
+	st.conn.Frontend().Send(&pgproto3.CopyDone{})
+	if err := st.conn.Frontend().Flush(); err != nil {
+		return
+	}
+	for {
+		msg, err := st.conn.ReceiveMessage(context.Background())
+		if err != nil {
+			return // hung up, or too slow
+		}
+		if _, ok := msg.(*pgproto3.ReadyForQuery); ok {
+			return
+		}
+	}
+}
