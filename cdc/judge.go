@@ -139,3 +139,12 @@ func JudgeConflict(tried Version, held *Checkpoint) Conflict {
 		return Overtaken
 	}
 }
+
+// DeletedSince reports whether entries from the given id on may have been
+// deleted from a stream, by XDEL or by trimming, as far as Redis tells.
+func DeletedSince(s StreamState, id string) bool {
+	if compareIDs(s.MaxDeletedID, id) >= 0 && compareIDs(s.MaxDeletedID, "0-0") > 0 {
+		return true
+	}
+	return s.Added > s.Length && (s.FirstID == "" || compareIDs(s.FirstID, id) > 0)
+}

@@ -58,6 +58,9 @@ func (r *Resume) Keepalive(lsn LSN) error {
 // Appended reports whether the stream has this row already.
 func (r *Resume) Appended(p Position) bool { return p.Compare(r.last) <= 0 }
 
+// Expected is the transaction that has to be met.
+func (r *Resume) Expected() Commit { return r.commit }
+
 // Met reports whether rows that the stream has may be marked: the checkpoint's
 // transaction was met, or did not have to be.
 func (r *Resume) Met() bool { return !r.unmet }

@@ -56,7 +56,7 @@ func explain(err error) error {
 		if r.permanent {
 			return &fault.Error{Problem: "Redis answers", Err: err, Fix: r.fix}
 		}
-		return fmt.Errorf("Redis answers: %w; %s", err, r.fix)
+		return fmt.Errorf("%w (from Redis); %s", err, r.fix)
 	}
 	return err
 }

@@ -85,26 +85,16 @@ func New(client redis.UniversalClient, maxLen int64, streams ...string) *Publish
 	return &Publisher{client: client, script: redis.NewScript(appendSource), streams: streams, maxLen: maxLen}
 }
 
-// Result is how an append or a stamp went when Redis answered.
-type Result struct {
-	Done bool
-	// Held is the checkpoint that is there instead of the expected one, nil
-	// for none.
-	Held *cdc.Checkpoint
-	// Missing names a stream that this source appended to and that is gone.
-	Missing string
-}
-
 // Append replaces the checkpoint by next, if its version is the expected one,
 // and appends the events to the first stream, in order. Without events it is a
 // stamp. next.LastIDs, where set, replaces what the checkpoint says of the
 // streams' last entries; an empty id forgets it.
 //
 // An error leaves open whether it was done: repeat it with the same arguments.
-func (p *Publisher) Append(ctx context.Context, key string, expected cdc.Version, next cdc.Checkpoint, events []cdc.Event) (Result, error) {
+func (p *Publisher) Append(ctx context.Context, key string, expected cdc.Version, next cdc.Checkpoint, events []cdc.Event) (cdc.AppendResult, error) {
 	document, err := json.Marshal(next)
 	if err != nil {
-		return Result{}, err
+		return cdc.AppendResult{}, err
 	}
 	args := make([]any, 0, 5+2*len(next.LastIDs)+8*len(events))
 	args = append(args, expected.String(), next.Version.String(), document, p.maxLen, len(next.LastIDs))
@@ -119,7 +109,7 @@ func (p *Publisher) Append(ctx context.Context, key string, expected cdc.Version
 	}
 	reply, err := p.script.Run(ctx, p.client, p.keys(key), args...).Slice()
 	if err != nil {
-		return Result{}, explain(err)
+		return cdc.AppendResult{}, explain(err)
 	}
 	return parseReply(reply)
 }
@@ -128,25 +118,25 @@ func (p *Publisher) keys(key string) []string {
 	return append([]string{key}, p.streams...)
 }
 
-func parseReply(reply []any) (Result, error) {
+func parseReply(reply []any) (cdc.AppendResult, error) {
 	code, ok := int64(-1), false
 	if len(reply) > 0 {
 		code, ok = reply[0].(int64)
 	}
 	switch {
 	case ok && code == 1:
-		return Result{Done: true}, nil
+		return cdc.AppendResult{Done: true}, nil
 	case ok && code == 0 && len(reply) == 2:
 		fields, err := hash(reply[1])
 		if err != nil {
-			return Result{}, err
+			return cdc.AppendResult{}, err
 		}
 		held, err := parseCheckpoint(fields)
-		return Result{Held: held}, err
+		return cdc.AppendResult{Held: held}, err
 	case ok && code == 2 && len(reply) == 2:
-		return Result{Missing: fmt.Sprint(reply[1])}, nil
+		return cdc.AppendResult{MissingStream: fmt.Sprint(reply[1])}, nil
 	}
-	return Result{}, fmt.Errorf("the append script answered %v", reply)
+	return cdc.AppendResult{}, fmt.Errorf("the append script answered %v", reply)
 }
 
 // hash reads a flat list of names and values.
@@ -230,18 +220,12 @@ func (p *Publisher) Clock(ctx context.Context) (time.Time, error) {
 	return now, explain(err)
 }
 
-// Entry is one entry of a stream, as somebody wrote it.
-type Entry struct {
-	ID     string
-	Values map[string]string
-}
-
 // pageBytes bounds what one page of Entries holds in memory, about.
 const pageBytes = 1 << 20
 
 // Entries reads a stream from the first id to the last, both included, a page
 // at a time.
-func (p *Publisher) Entries(ctx context.Context, stream, first, last string, fn func(Entry) error) error {
+func (p *Publisher) Entries(ctx context.Context, stream, first, last string, fn func(cdc.Entry) error) error {
 	for count := int64(16); ; {
 		page, err := p.client.XRangeN(ctx, stream, first, last, count).Result()
 		if err != nil {
@@ -249,11 +233,11 @@ func (p *Publisher) Entries(ctx context.Context, stream, first, last string, fn 
 		}
 		size := int64(1)
 		for _, m := range page {
-			e := Entry{ID: m.ID, Values: make(map[string]string, len(m.Values))}
+			e := cdc.Entry{ID: m.ID, Values: make(map[string]string, len(m.Values))}
 			for name, value := range m.Values {
 				s, ok := value.(string)
 				if !ok {
-					return errors.New("Redis answered an entry with a value that is no string")
+					return errors.New("an entry has a value that is no string")
 				}
 				e.Values[name] = s
 				size += int64(len(name) + len(s))

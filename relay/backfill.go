@@ -1,0 +1,426 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+const (
+	// progressEvery is how often a long backfill says how far it has come.
+	progressEvery = 5 * time.Second
+	// markAgain is the pause before a backfill tries locked rows again.
+	markAgain = time.Second
+)
+
+// backfilling publishes what is in the table and not on the stream, and makes
+// the slot that continues exactly where that view of the table ended.
+//
+// Invariant: a slot whose checkpoint says streaming exists only after all of
+// the snapshot's rows are on the stream and marked. So a crash anywhere, also
+// between two of these steps, leads to doing all of it again, with the same
+// since, and the tail of the stream then tells what was appended.
+type backfilling struct {
+	*Relay
+	session Session
+	writer  *writer
+	since   cdc.Since
+
+	// pending are rows that are on the stream and wait for their mark, which
+	// comes when a write succeeded that is later than their append by the
+	// confirm delay: for a backfill the mark is the confirm.
+	pending     []pendingMark
+	pendingSize int
+	lastAppend  time.Time
+	lastWrite   time.Time
+
+	events []cdc.Event // gathered for the next append
+	marks  []cdc.Mark  // of those
+	bytes  int
+
+	total, seen, appended, found, trimmed int64
+	reported                              time.Time
+}
+
+type pendingMark struct {
+	cdc.Mark
+	at time.Time // on the stream since
+}
+
+func (r *Relay) backfill(ctx context.Context, session Session) error {
+	ok, err := session.TryLock(ctx)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("%w: it holds the lock of the slot's name and backfills", errStandBy)
+	}
+	r.step(StepBackfillLocked)
+
+	// Only now nobody else can be in the middle of the same.
+	state, err := r.judge(ctx, session)
+	if err != nil {
+		return err
+	}
+	if state.Verdict != cdc.Backfill {
+		return errAgain
+	}
+	r.status.role(RoleBackfill)
+	r.log.Info("backfilling", "reason", state.Reason)
+
+	b := &backfilling{Relay: r, session: session, reported: time.Now()}
+	if b.since, err = r.backfillSince(ctx, session, state.checkpoint); err != nil {
+		return err
+	}
+	if err := b.begin(ctx, state); err != nil {
+		return err
+	}
+	snapshot, err := b.createSlot(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.publish(ctx, snapshot); err != nil {
+		return err
+	}
+	return b.finish(ctx, snapshot)
+}
+
+// backfillSince is what the backfill goes by: of the one that was not
+// finished, be it in the checkpoint or, where Redis forgot that, in our memory.
+func (r *Relay) backfillSince(ctx context.Context, session Session, cp *cdc.Checkpoint) (cdc.Since, error) {
+	switch {
+	case cp != nil && cp.Since != nil:
+		r.since = cp.Since
+	case r.since == nil:
+		now, err := session.Clock(ctx)
+		if err != nil {
+			return cdc.Since{}, err
+		}
+		r.since = &cdc.Since{Time: now, First: true}
+	}
+	return *r.since, nil
+}
+
+// begin replaces the checkpoint, so that whoever backfilled before can append
+// no more, and drops a slot that a predecessor may have left.
+func (b *backfilling) begin(ctx context.Context, state state) error {
+	b.writer = b.newWriter(b.session.Server(), state.checkpoint)
+	next := cdc.Checkpoint{
+		Timeline: b.session.Server().Timeline,
+		Phase:    cdc.PhaseBackfill,
+		Token:    rand.Text(),
+		Since:    &b.since,
+		LastIDs:  lastIDs(state.streams),
+	}
+	if err := b.write(ctx, next, nil); err != nil {
+		return err
+	}
+	b.step(StepBackfillBegun)
+	if state.slot != nil {
+		return b.session.Drop(ctx)
+	}
+	return nil
+}
+
+// lastIDs are the last ids as found; empty for a stream that is not there.
+func lastIDs(streams map[string]cdc.StreamState) map[string]string {
+	ids := make(map[string]string, len(streams))
+	for name, s := range streams {
+		ids[name] = ""
+		if s.Exists {
+			ids[name] = s.LastID
+		}
+	}
+	return ids
+}
+
+func (b *backfilling) createSlot(ctx context.Context) (cdc.Snapshot, error) {
+	beat, done := b.loop("slot creation")
+	defer done()
+	snapshot, err := b.session.CreateTemporary(ctx, func(text string) {
+		beat()
+		b.beat()
+		b.status.waiting(text)
+		if text != "" {
+			b.log.Warn("the slot is not created yet", "waiting", text)
+		}
+	})
+	if err != nil {
+		return snapshot, err
+	}
+	b.status.waiting("")
+	b.step(StepBackfillSlot)
+	return snapshot, nil
+}
+
+// publish appends the candidates that the stream lacks and waits until all are
+// marked.
+func (b *backfilling) publish(ctx context.Context, snapshot cdc.Snapshot) error {
+	rows, err := b.cfg.Table.Candidates(ctx, snapshot, b.since)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var oldest time.Time
+	settled := b.keepBeating()
+	b.total, oldest, err = rows.Count(ctx)
+	settled()
+	if err != nil {
+		return err
+	}
+	if b.total == 0 {
+		return nil
+	}
+	b.log.Info("backfilling rows", "rows", b.total)
+	tail, err := b.openTail(ctx, oldest)
+	if err != nil {
+		return err
+	}
+	for more := true; more; {
+		if more, err = tail.load(ctx); err != nil {
+			return err
+		}
+		row := 0
+		settled := b.keepBeating()
+		err = rows.Each(ctx, func(ev cdc.Event, marked bool) error {
+			settled()
+			on := tail.has(row, ev)
+			row++
+			if more {
+				return b.progress(ctx)
+			}
+			return b.row(ctx, ev, marked, on, tail.trimmed)
+		})
+		settled()
+		if err != nil {
+			return err
+		}
+	}
+	if err := b.flush(ctx); err != nil {
+		return err
+	}
+	for len(b.pending) > 0 || time.Since(b.lastAppend) < b.cfg.ConfirmDelay {
+		if err := b.settle(ctx); err != nil {
+			return err
+		}
+	}
+	b.log.Info("backfilled", "rows", b.seen, "appended", b.appended, "found_on_stream", b.found, "deleted_from_stream", b.trimmed)
+	return nil
+}
+
+// keepBeating beats while PostgreSQL counts or sorts, which is not a loop that
+// stands still. The function it returns ends that; it may be called again.
+func (b *backfilling) keepBeating() (settled func()) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(stampEvery):
+				b.beat()
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		close(stop)
+		<-stopped
+	})
+}
+
+// row decides about one candidate.
+func (b *backfilling) row(ctx context.Context, ev cdc.Event, marked, on, trimmed bool) error {
+	b.seen++
+	switch {
+	case on && marked:
+		return b.progress(ctx)
+	case on:
+		b.found++
+		b.pend(time.Now(), cdc.Mark{ID: ev.ID})
+		return b.progress(ctx)
+	case marked && trimmed:
+		// It was published, and its entry may be among those that somebody
+		// deleted since.
+		b.trimmed++
+		return b.progress(ctx)
+	}
+	b.appended++
+	b.events = append(b.events, ev)
+	b.bytes += ev.Bytes
+	if !marked {
+		b.marks = append(b.marks, cdc.Mark{ID: ev.ID})
+	}
+	if len(b.events) >= b.cfg.BatchRows || b.bytes >= b.cfg.BatchBytes {
+		if err := b.flush(ctx); err != nil {
+			return err
+		}
+	}
+	return b.progress(ctx)
+}
+
+// flush appends what was gathered.
+func (b *backfilling) flush(ctx context.Context) error {
+	if len(b.events) == 0 {
+		return nil
+	}
+	if err := b.write(ctx, b.writer.current, b.events); err != nil {
+		return err
+	}
+	b.step(StepBackfillAppended)
+	b.status.published(len(b.events))
+	b.lastAppend = b.lastWrite
+	b.pend(b.lastWrite, b.marks...)
+	clear(b.events)
+	b.events, b.marks, b.bytes = b.events[:0], b.marks[:0], 0
+	return b.markDue(ctx)
+}
+
+func (b *backfilling) pend(at time.Time, marks ...cdc.Mark) {
+	if !b.cfg.Table.Marks() {
+		return
+	}
+	for _, m := range marks {
+		b.pending = append(b.pending, pendingMark{m, at})
+		b.pendingSize += markBytes(m) + 24
+	}
+}
+
+// write replaces the checkpoint and appends. Each success proves, like a stamp,
+// that Redis has not gone back since the last.
+func (b *backfilling) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Event) error {
+	if err := b.writer.write(ctx, next, events); err != nil {
+		return err
+	}
+	b.lastWrite = time.Now()
+	return nil
+}
+
+// progress keeps the loop alive between appends: a stamp once a second, marks
+// as they become due, a line now and then, and a pause while too much is
+// pending.
+func (b *backfilling) progress(ctx context.Context) error {
+	if time.Since(b.lastWrite) >= stampEvery {
+		if err := b.stamp(ctx); err != nil {
+			return err
+		}
+	}
+	for b.pendingSize > b.cfg.MarkQueueBytes {
+		if err := b.settle(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle waits a moment, stamps and marks what is due.
+func (b *backfilling) settle(ctx context.Context) error {
+	if !sleep(ctx, min(stampEvery, max(b.cfg.ConfirmDelay, 10*time.Millisecond))) {
+		return context.Cause(ctx)
+	}
+	return b.stamp(ctx)
+}
+
+func (b *backfilling) stamp(ctx context.Context) error {
+	b.beat()
+	if err := b.write(ctx, b.writer.current, nil); err != nil {
+		return err
+	}
+	if time.Since(b.reported) >= progressEvery {
+		b.reported = time.Now()
+		text := fmt.Sprintf("backfill: %d of %d rows read, %d appended, %d found on the stream, %d to be marked", b.seen, b.total, b.appended, b.found, len(b.pending))
+		b.status.waiting(text)
+		b.log.Info("backfilling rows", "rows", b.total, "read", b.seen, "appended", b.appended, "found_on_stream", b.found, "to_mark", len(b.pending))
+	}
+	return b.markDue(ctx)
+}
+
+// markDue marks the rows that are on the stream for as long as the confirm
+// delay before the last write.
+func (b *backfilling) markDue(ctx context.Context) error {
+	due := 0
+	for due < len(b.pending) && b.lastWrite.Sub(b.pending[due].at) >= b.cfg.ConfirmDelay {
+		due++
+	}
+	var again []pendingMark
+	for due > 0 {
+		n := min(due, markBatch)
+		rows := make([]cdc.Mark, n)
+		for i := range rows {
+			rows[i] = b.pending[i].Mark
+		}
+		states, err := b.cfg.Table.Mark(ctx, rows)
+		if errors.Is(err, ErrMarkRefused) {
+			b.status.marksFailed(err, true)
+			b.complain("marking", err)
+			states = make([]cdc.MarkState, n) // left unmarked: confirming does not wait for it either
+		} else if err != nil {
+			return fmt.Errorf("marking rows: %w", err)
+		} else if b.status.marksWork() {
+			b.recovered("marking")
+		}
+		for i, state := range states {
+			if state == cdc.Marked {
+				b.pendingSize -= markBytes(rows[i]) + 24
+				continue
+			}
+			p := b.pending[i]
+			p.at = b.lastWrite.Add(markAgain - b.cfg.ConfirmDelay)
+			again = append(again, p)
+		}
+		b.status.marked.Add(uint64(countMarked(states)))
+		b.pending = b.pending[n:]
+		due -= n
+		b.step(StepBackfillMarked)
+	}
+	if len(again) > 0 {
+		who, err := b.cfg.Table.Locker(ctx, again[0].ID)
+		if err != nil || who == "" {
+			who = "it is not known by whom"
+		}
+		text := fmt.Sprintf("the row %s is published and cannot be marked: %s; the backfill waits for it", again[0].ID, who)
+		b.status.rowLocked(text)
+		b.complain("the backfill's marking", errors.New(text))
+		b.pending = append(again, b.pending...)
+	} else {
+		b.status.rowLocked("")
+	}
+	return nil
+}
+
+// finish lets the slot begin where the snapshot ended.
+func (b *backfilling) finish(ctx context.Context, snapshot cdc.Snapshot) error {
+	_, streams, err := b.cfg.Sink.Load(ctx, b.writer.key)
+	if err != nil {
+		return err
+	}
+	now, err := b.session.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	next := cdc.Checkpoint{
+		Timeline: b.session.Server().Timeline,
+		Phase:    cdc.PhaseStreaming,
+		// No position: the first streamed commit can start exactly at the
+		// consistent point.
+		Covered:     snapshot.Consistent,
+		CoveredTime: now,
+		Since:       &b.since,
+		LastIDs:     lastIDs(streams),
+	}
+	if err := b.write(ctx, next, nil); err != nil {
+		return err
+	}
+	b.step(StepBackfillFinished)
+	if err := b.session.Keep(ctx, snapshot); err != nil {
+		return err
+	}
+	b.step(StepBackfillKept)
+	b.log.Info("the slot is made", "consistent", snapshot.Consistent)
+	return errAgain
+}

@@ -1,0 +1,108 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// Source is PostgreSQL's replication side. Package slot provides it.
+type Source interface {
+	// Open connects and checks what does not depend on the slot's state.
+	Open(ctx context.Context) (Session, error)
+}
+
+// Session is a replication connection that does not stream yet, with an
+// ordinary connection to the same server beside it.
+type Session interface {
+	Server() cdc.Server
+	// Slot reads the slot, nil for none.
+	Slot(ctx context.Context) (*cdc.Slot, error)
+	WALEnd(ctx context.Context) (cdc.LSN, error)
+	Clock(ctx context.Context) (time.Time, error)
+	// EnsurePublication verifies the publication, and makes it where create is
+	// set and there is none.
+	EnsurePublication(ctx context.Context, create bool) error
+	// Start streams from the slot's own position. ErrSlotInUse says that
+	// another process was faster.
+	Start(ctx context.Context) (Stream, error)
+	SlotMaker
+	Close()
+}
+
+// SlotMaker is the part of a Session that a backfill needs.
+type SlotMaker interface {
+	// TryLock takes the lock on the slot's name, until the session ends.
+	TryLock(ctx context.Context) (bool, error)
+	// CreateTemporary makes a temporary slot and a snapshot of the same
+	// moment, and says meanwhile what it has to wait for.
+	CreateTemporary(ctx context.Context, waiting func(text string)) (cdc.Snapshot, error)
+	// Keep makes a permanent copy of the temporary slot under the slot's name.
+	Keep(ctx context.Context, s cdc.Snapshot) error
+	// Drop drops the slot if there is one and no process holds it.
+	Drop(ctx context.Context) error
+}
+
+// Stream is a replication connection that streams. One goroutine owns it, but
+// for Interrupt and Close.
+type Stream interface {
+	// Receive waits for the next message until the deadline; false then.
+	Receive(deadline time.Time) (cdc.Frame, bool, error)
+	// Status reports how far this connection has come. A confirmed LSN of zero
+	// reports no flush at all.
+	Status(received, confirmed cdc.LSN, askReply bool) error
+	// SenderTimeout is the server's patience with a silent client; 0 is endless.
+	SenderTimeout() time.Duration
+	// Interrupt ends the current Receive and all later ones at once.
+	Interrupt()
+	// Close hangs up.
+	Close()
+}
+
+// Table is the outbox. Package outbox provides it.
+type Table interface {
+	// Check verifies table and privileges, and settles how rows are marked.
+	Check(ctx context.Context) error
+	// Marks reports whether published rows are marked (or deleted).
+	Marks() bool
+	// Fields describes the fields of an entry, in order.
+	Fields() []FieldInfo
+	// Event makes an entry of an inserted row; false for a row that needs none.
+	Event(in *cdc.Insert) (cdc.Event, bool, error)
+	// Candidates opens the rows that a backfill has to look at.
+	Candidates(ctx context.Context, s cdc.Snapshot, since cdc.Since) (Candidates, error)
+	// Mark marks rows that are on the stream.
+	Mark(ctx context.Context, rows []cdc.Mark) ([]cdc.MarkState, error)
+	// Locker says who holds a row that could not be marked.
+	Locker(ctx context.Context, id string) (string, error)
+}
+
+// FieldInfo describes a field of an entry.
+type FieldInfo struct {
+	Name string
+	ID   bool // it holds the outbox id
+	JSON bool // its values are compared as JSON
+}
+
+// Candidates are the rows a backfill looks at, in one snapshot.
+type Candidates interface {
+	// Count is how many there are, and the oldest creation time, zero if unknown.
+	Count(ctx context.Context) (int64, time.Time, error)
+	// Each calls fn for each row, in the same order every time.
+	Each(ctx context.Context, fn func(ev cdc.Event, marked bool) error) error
+	Close()
+}
+
+// Sink is Redis. Package publisher provides it.
+type Sink interface {
+	// Append replaces the checkpoint and appends the events, or does nothing.
+	// After an error it may be repeated with the same arguments.
+	Append(ctx context.Context, key string, expected cdc.Version, next cdc.Checkpoint, events []cdc.Event) (cdc.AppendResult, error)
+	// Load reads the checkpoint, nil for none, and then the streams.
+	Load(ctx context.Context, key string) (*cdc.Checkpoint, map[string]cdc.StreamState, error)
+	// Entries reads a stream from one id to another, both included.
+	Entries(ctx context.Context, stream, first, last string, fn func(cdc.Entry) error) error
+	// Clock is the time by which Redis makes entry ids.
+	Clock(ctx context.Context) (time.Time, error)
+}

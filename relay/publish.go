@@ -1,0 +1,144 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// batch is what one write appends, and what it leads to.
+type batch struct {
+	items []item
+
+	events []cdc.Event // to append
+	marks  []cdc.Mark  // on the stream once the events are
+	end    cdc.LSN     // everything before it is then published; 0: unknown
+	time   time.Time   // PostgreSQL's clock at end
+	since  time.Time   // about when the oldest of the events was committed
+	err    error       // why nothing can follow
+}
+
+// sort reads the items.
+func (b *batch) sort(marks bool) {
+	b.events, b.marks = b.events[:0], b.marks[:0]
+	b.end, b.since, b.err = 0, time.Time{}, nil
+	for i := range b.items {
+		it := &b.items[i]
+		switch it.kind {
+		case itemEnd:
+			b.end, b.time = it.lsn, it.serverTime
+			continue
+		case itemFail:
+			b.err = it.err
+			return
+		case itemRow:
+			if len(b.events) == 0 {
+				b.since = it.since
+			}
+			b.events = append(b.events, it.ev)
+		}
+		if marks {
+			b.marks = append(b.marks, cdc.Mark{ID: it.ev.ID, XID: it.ev.Commit.XID, LSN: it.ev.Commit.LSN})
+		}
+	}
+}
+
+// publish appends what the reader received, stamps once a second, and decides
+// what is confirmed. It owns the checkpoint and the Progress, so an append and
+// a stamp never compete for a version. While one batch is on its way to Redis
+// the next one gathers in the queue: it is small when it is quiet, and large
+// when it is busy.
+func (s *streaming) publish(flight context.Context) error {
+	beat, done := s.loop("publisher")
+	defer done()
+	s.writer.beat = beat
+	progress := cdc.NewProgress(s.cfg.ConfirmDelay)
+	stamp := time.NewTicker(stampEvery)
+	defer stamp.Stop()
+	var b batch
+	for {
+		ready := s.queue.ready
+		if s.marks.full() {
+			ready = nil // what is on the stream is marked first
+		}
+		select {
+		case <-ready:
+			b.items = s.queue.take(b.items[:0], s.cfg.BatchRows, s.cfg.BatchBytes)
+			if err := s.append(flight, progress, &b); err != nil {
+				return err
+			}
+			clear(b.items)
+			clear(b.events)
+		case <-s.marks.space:
+		case <-stamp.C:
+			beat()
+			if err := s.stamp(flight, progress); err != nil {
+				return err
+			}
+		case <-s.stopping:
+			close(s.published)
+			return s.finish(flight, progress)
+		case <-flight.Done():
+			return context.Cause(flight)
+		}
+	}
+}
+
+// append puts a batch on the stream and hands its rows to the marker.
+func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *batch) error {
+	b.sort(s.cfg.Table.Marks())
+	if len(b.events) > 0 {
+		s.status.publishing(b.since)
+		last := b.events[len(b.events)-1]
+		next := s.writer.current
+		next.Last, next.LastCommit, next.Since = last.Position, last.Commit, nil
+		if err := s.writer.write(flight, next, b.events); err != nil {
+			return err
+		}
+		s.step(StepAppended)
+		s.status.published(len(b.events))
+	}
+	if len(b.marks) > 0 {
+		s.marks.add(b.marks...) // before the position moves: confirming waits for them
+	}
+	if b.end > 0 {
+		progress.Receive(b.end)
+		progress.Publish(b.end)
+		s.serverTime = b.time
+	}
+	return b.err
+}
+
+// stamp writes that everything published is covered, which also proves that
+// Redis has not gone back since the last write, and moves what is confirmed.
+func (s *streaming) stamp(flight context.Context, progress *cdc.Progress) error {
+	covered := progress.Published()
+	next := s.writer.current
+	if covered > next.Covered {
+		next.Covered, next.CoveredTime = covered, s.serverTime
+	}
+	s.step(StepStamp)
+	if err := s.writer.write(flight, next, nil); err != nil {
+		return err
+	}
+	s.step(StepStamped)
+	progress.Stamp(covered, time.Now(), s.marks.limitLSN())
+	s.confirmed.Store(uint64(progress.Confirmed()))
+	return nil
+}
+
+// finish ends the publisher's part of a stop: the marker empties its queue, one
+// more stamp covers what was published.
+func (s *streaming) finish(flight context.Context, progress *cdc.Progress) error {
+	select {
+	case <-s.marked:
+	case <-flight.Done():
+		return context.Cause(flight)
+	}
+	if err := s.stamp(flight, progress); err != nil {
+		return err
+	}
+	close(s.stamped)
+	return nil
+}

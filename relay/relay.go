@@ -1,0 +1,316 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// Config is what a relay works with. The zero values of the limits choose the
+// defaults.
+type Config struct {
+	Source Source
+	Table  Table
+	Sink   Sink
+	Stream string
+	// Key names the checkpoint of a source.
+	Key func(cdc.Server) string
+
+	ConfirmDelay    time.Duration // how old a stamp has to be before it is confirmed
+	ShutdownTimeout time.Duration // how long a stop may take
+
+	QueueBytes     int // rows received and not published; 8 MiB
+	MarkQueueBytes int // rows published and not marked; 4 MiB
+	BatchRows      int // rows in one append; 500
+	BatchBytes     int // bytes in one append; 1 MiB
+
+	// Loop registers a loop that has to turn, and returns how it says that it
+	// did, and that it ended. May be nil.
+	Loop func(name string) (beat, done func())
+	// OnStep is called between the steps of DESIGN's guarantee. Tests end the
+	// process there; nil otherwise.
+	OnStep func(Step)
+
+	Log *slog.Logger
+}
+
+// Step names a moment between two steps that can each be the last one.
+type Step string
+
+// The steps, in the order in which a row meets them.
+const (
+	StepAppend   Step = "append"   // received, about to be appended
+	StepAppended Step = "appended" // appended, about to be marked
+	StepMark     Step = "mark"     // about to be marked
+	StepMarked   Step = "marked"   // marked, about to be stamped
+	StepStamp    Step = "stamp"    // about to be stamped
+	StepStamped  Step = "stamped"  // stamped, about to be confirmed
+	StepConfirm  Step = "confirm"  // about to be reported as flushed
+
+	StepBackfillLocked   Step = "backfill-locked"   // the lock is ours
+	StepBackfillBegun    Step = "backfill-begun"    // the checkpoint says backfill
+	StepBackfillSlot     Step = "backfill-slot"     // the temporary slot exists
+	StepBackfillAppended Step = "backfill-appended" // some rows are appended
+	StepBackfillMarked   Step = "backfill-marked"   // some rows are marked
+	StepBackfillFinished Step = "backfill-finished" // the checkpoint says streaming
+	StepBackfillKept     Step = "backfill-kept"     // the slot is permanent
+)
+
+// Relay carries the rows of one outbox.
+type Relay struct {
+	cfg        Config
+	log        *slog.Logger
+	instance   string
+	counter    atomic.Uint64
+	status     status
+	complaints complaints
+	beat       func()
+
+	// stop ends with the wish to stop; kill a shutdown time-out later.
+	stop, kill context.Context
+
+	// since is what an unfinished backfill of this process goes by, also when
+	// Redis forgets it.
+	since *cdc.Since
+	// known is the last transaction whose WAL was met as the checkpoint has it.
+	known cdc.Commit
+
+	mu     sync.Mutex
+	cancel context.CancelCauseFunc // of the current attempt
+}
+
+// New returns a relay that has not started.
+func New(cfg Config) *Relay {
+	def := func(v *int, to int) {
+		if *v == 0 {
+			*v = to
+		}
+	}
+	def(&cfg.QueueBytes, 8<<20)
+	def(&cfg.MarkQueueBytes, 4<<20)
+	def(&cfg.BatchRows, 500)
+	def(&cfg.BatchBytes, 1<<20)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	var id [8]byte
+	rand.Read(id[:]) // never fails
+	r := &Relay{cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(id[:])}
+	r.complaints.open = map[string]*complaint{}
+	r.status.role(RoleStarting)
+	return r
+}
+
+// Status tells what the relay does. It does not wait for anything.
+func (r *Relay) Status() Status { return r.status.snapshot() }
+
+// HangUp ends the current connections at once, for a reason that is then
+// judged as a failure of theirs: a database that shuts down waits for them.
+func (r *Relay) HangUp(reason error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cancel != nil {
+		r.cancel(reason)
+	}
+}
+
+// GapError says that rows may be missing from the stream, or that the slot and
+// the checkpoint do not belong together. Nothing is appended or confirmed.
+type GapError struct {
+	Reason string
+	Fix    string
+}
+
+func (e *GapError) Error() string {
+	if e.Fix == "" {
+		return e.Reason
+	}
+	return e.Reason + "; to repair: " + e.Fix
+}
+
+var (
+	// ErrSlotInUse says that another process took the slot first.
+	ErrSlotInUse = errors.New("the slot is in use")
+
+	// errAgain ends an attempt that the next one follows at once.
+	errAgain = errors.New("judging anew")
+	// errStandBy ends an attempt because another relay is at work.
+	errStandBy = errors.New("another relay is at work")
+)
+
+// Run carries rows until ctx ends, and then finishes what is in flight, within
+// the shutdown time-out. Whatever fails is tried again for ever; so Run returns
+// nil.
+func (r *Relay) Run(ctx context.Context) error {
+	kill, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	r.stop, r.kill = ctx, kill
+	defer context.AfterFunc(ctx, func() {
+		r.log.Info("stopping", "within", r.cfg.ShutdownTimeout)
+		select {
+		case <-time.After(r.cfg.ShutdownTimeout):
+			r.log.Warn("the shutdown time-out is over; what is in flight is left to the next start, which repeats it")
+			end(errors.New("the shutdown time-out is over"))
+		case <-kill.Done():
+		}
+	})()
+	beat, done := r.loop("relay")
+	defer done()
+	r.beat = beat
+
+	retry := r.newBackoff()
+	for ctx.Err() == nil {
+		before := r.status.ups.Load()
+		err := r.attempt(ctx)
+		if r.status.ups.Load() > before {
+			retry.reset()
+		}
+		switch {
+		case ctx.Err() != nil:
+		case err == nil, errors.Is(err, errAgain), errors.Is(err, errReadAgain):
+		case errors.Is(err, errStandBy), errors.Is(err, ErrSlotInUse):
+			r.standBy(ctx, err)
+		default:
+			r.status.role(RoleStarting)
+			r.status.failed(err.Error(), permanent(err))
+			r.complain("streaming", err)
+			r.pause(ctx, retry.next())
+		}
+	}
+	return nil
+}
+
+// pause waits between attempts.
+func (r *Relay) pause(ctx context.Context, d time.Duration) {
+	r.beat()
+	sleep(ctx, d)
+}
+
+// standBy waits a moment for another relay.
+func (r *Relay) standBy(ctx context.Context, why error) {
+	if r.Status().Role != RoleStandby {
+		r.log.Info("standing by", "reason", why.Error())
+	}
+	r.status.role(RoleStandby)
+	r.status.set(func(now *Status) { now.StandingBy = why.Error() })
+	r.pause(ctx, time.Second)
+}
+
+// attempt connects, judges and does what the judgement says.
+func (r *Relay) attempt(stop context.Context) error {
+	ctx, cancel := context.WithCancelCause(stop)
+	defer cancel(nil)
+	r.mu.Lock()
+	r.cancel = cancel
+	r.mu.Unlock()
+
+	err := r.judgeAndAct(ctx)
+	if cause := context.Cause(ctx); cause != nil && stop.Err() == nil {
+		return cause // hung up
+	}
+	return err
+}
+
+func (r *Relay) judgeAndAct(ctx context.Context) error {
+	r.beat()
+	session, err := r.cfg.Source.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+
+	slot, err := session.Slot(ctx)
+	if err != nil {
+		return err
+	}
+	for slot != nil && slot.Active {
+		// Somebody else's: look again until it is not, and judge nothing.
+		r.standBy(ctx, fmt.Errorf("the slot %q is in use by the PostgreSQL process %d", slot.Name, slot.ActivePID))
+		if slot, err = session.Slot(ctx); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if err := r.cfg.Table.Check(ctx); err != nil {
+		return err
+	}
+	state, err := r.judge(ctx, session)
+	if err != nil {
+		return err
+	}
+	if err := session.EnsurePublication(ctx, state.Verdict == cdc.Backfill); err != nil {
+		return err
+	}
+	switch state.Verdict {
+	case cdc.Stream:
+		r.since = nil
+		r.log.Info("streaming", "slot", state.slot.Name, "confirmed", state.slot.ConfirmedFlush, "covered", state.checkpoint.Covered)
+		return r.stream(ctx, session, state.slot, state.checkpoint)
+	case cdc.Backfill:
+		return r.backfill(ctx, session)
+	case cdc.StandBy:
+		return fmt.Errorf("%w: %s", errStandBy, state.Reason)
+	default:
+		return &GapError{Reason: state.Reason, Fix: state.Fix}
+	}
+}
+
+// state is what both sides hold, and what that means.
+type state struct {
+	cdc.Judgement
+	slot       *cdc.Slot
+	checkpoint *cdc.Checkpoint
+	streams    map[string]cdc.StreamState
+}
+
+// judge reads the slot, then the checkpoint, then the end of the WAL: in this
+// order each can only be ahead of the one before.
+func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
+	var s state
+	var err error
+	server := session.Server()
+	if s.slot, err = session.Slot(ctx); err != nil {
+		return s, err
+	}
+	if s.checkpoint, s.streams, err = r.cfg.Sink.Load(ctx, r.cfg.Key(server)); err != nil {
+		r.status.sinkFailed(err)
+		return s, err
+	}
+	if r.status.sinkWorks() {
+		r.recovered("Redis")
+	}
+	if server.WALEnd, err = session.WALEnd(ctx); err != nil {
+		return s, err
+	}
+	s.Judgement = cdc.Judge(server, s.slot, s.checkpoint, s.streams)
+	return s, nil
+}
+
+// nextVersion names a state that no checkpoint ever had.
+func (r *Relay) nextVersion() cdc.Version {
+	return cdc.Version{Instance: r.instance, Counter: r.counter.Add(1)}
+}
+
+func (r *Relay) step(s Step) {
+	if r.cfg.OnStep != nil {
+		r.cfg.OnStep(s)
+	}
+}
+
+// loop registers a loop that has to turn.
+func (r *Relay) loop(name string) (beat, done func()) {
+	if r.cfg.Loop == nil {
+		return func() {}, func() {}
+	}
+	return r.cfg.Loop(name)
+}

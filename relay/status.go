@@ -1,0 +1,173 @@
+package relay
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Role is what a relay does at the moment.
+type Role string
+
+// The roles.
+const (
+	RoleStarting  Role = "starting"
+	RoleBackfill  Role = "backfill"
+	RoleStreaming Role = "streaming"
+	RoleStandby   Role = "standby"
+)
+
+// Status is what a relay knows of itself.
+type Status struct {
+	Role Role
+	// AwaySince is since when rows are not streamed; zero while they are, and
+	// while another relay does it.
+	AwaySince time.Time
+	// Problem is why they are not, empty while it is not known. Stopped says
+	// that it does not go away by itself.
+	Problem string
+	Stopped bool
+
+	SinkAwaySince time.Time // since when Redis fails; zero while it does not
+	SinkProblem   string
+	SinkStopped   bool // it does not go away by itself
+
+	MarksRefused bool
+	MarksProblem string
+	LockedRow    string // why confirming waits for a row
+	Waiting      string // what a start waits for, or how far it has come
+	StandingBy   string // for whom
+
+	Oldest       time.Time // commit of the oldest row received and not published, on our clock
+	MarksWaiting int
+	WaitingIDs   []string // some rows that are published and not marked
+
+	Published, Batches, Skipped, Marked, Retries, Reconnects uint64
+}
+
+// status is where the loops write down what they do.
+type status struct {
+	skipped, marked             atomic.Uint64
+	rows, batches, retries, ups atomic.Uint64
+
+	mu        sync.Mutex
+	now       Status
+	streaming *streaming
+	inFlight  time.Time
+}
+
+func (s *status) set(change func(*Status)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.now)
+}
+
+func (s *status) role(role Role) {
+	s.set(func(now *Status) {
+		now.Role = role
+		now.Waiting = ""
+		if role != RoleStandby {
+			now.StandingBy = ""
+		}
+		switch role {
+		case RoleStreaming, RoleStandby, RoleBackfill:
+			now.AwaySince, now.Problem, now.Stopped = time.Time{}, "", false
+		default:
+			if now.AwaySince.IsZero() {
+				now.AwaySince = time.Now()
+			}
+		}
+	})
+}
+
+func (s *status) failed(problem string, stopped bool) {
+	s.set(func(now *Status) { now.Problem, now.Stopped = problem, stopped })
+}
+
+func (s *status) waiting(text string) { s.set(func(now *Status) { now.Waiting = text }) }
+
+func (s *status) rowLocked(text string) { s.set(func(now *Status) { now.LockedRow = text }) }
+
+func (s *status) streamingFrom(st *streaming) {
+	s.role(RoleStreaming)
+	s.ups.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streaming = st
+}
+
+func (s *status) streamingEnded() {
+	s.role(RoleStarting)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streaming, s.inFlight = nil, time.Time{}
+	s.now.LockedRow = ""
+}
+
+// publishing notes that a batch is on its way, with the commit of its first row.
+func (s *status) publishing(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight = since
+}
+
+func (s *status) published(rows int) {
+	s.rows.Add(uint64(rows))
+	s.batches.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight = time.Time{}
+}
+
+func (s *status) sinkFailed(err error) {
+	s.retries.Add(1)
+	s.set(func(now *Status) {
+		now.SinkProblem, now.SinkStopped = err.Error(), permanent(err)
+		if now.SinkAwaySince.IsZero() {
+			now.SinkAwaySince = time.Now()
+		}
+	})
+}
+
+// sinkWorks notes that Redis answered, and reports whether it had failed.
+func (s *status) sinkWorks() (failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	failed = !s.now.SinkAwaySince.IsZero()
+	s.now.SinkAwaySince, s.now.SinkProblem, s.now.SinkStopped = time.Time{}, "", false
+	return failed
+}
+
+func (s *status) marksFailed(err error, refused bool) {
+	s.set(func(now *Status) { now.MarksProblem, now.MarksRefused = err.Error(), refused })
+}
+
+// marksWork notes that rows could be marked, and reports whether that had failed.
+func (s *status) marksWork() (failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	failed = s.now.MarksProblem != ""
+	s.now.MarksProblem, s.now.MarksRefused = "", false
+	return failed
+}
+
+// snapshot is the status at this moment.
+func (s *status) snapshot() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now
+	now.Published, now.Batches, now.Retries = s.rows.Load(), s.batches.Load(), s.retries.Load()
+	now.Skipped, now.Marked = s.skipped.Load(), s.marked.Load()
+	if ups := s.ups.Load(); ups > 0 {
+		now.Reconnects = ups - 1
+	}
+	if s.streaming != nil {
+		now.Oldest = s.inFlight
+		if now.Oldest.IsZero() {
+			now.Oldest = s.streaming.queue.oldest()
+		}
+		now.MarksWaiting = s.streaming.marks.waiting()
+		now.WaitingIDs = s.streaming.marks.ids(100)
+	}
+	return now
+}

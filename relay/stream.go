@@ -1,0 +1,285 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// Timing of a streaming connection.
+const (
+	stampEvery  = time.Second      // covered, and with it confirmed, moves this often
+	statusEvery = time.Second      // at most; less where wal_sender_timeout is short
+	peerTimeout = 20 * time.Second // a server that says nothing for so long is gone
+)
+
+// streaming is one streaming connection and the three goroutines around it:
+//
+//	reader     owns the connection: receives, decodes, sends status
+//	publisher  owns the checkpoint: appends batches, stamps, decides what is confirmed
+//	marker     marks rows that are on the stream
+//
+// Rows go from the reader to the publisher over queue, from there to the marker
+// over marks. Only the confirmed LSN comes back.
+type streaming struct {
+	*Relay
+	conn   Stream
+	writer *writer
+	resume *cdc.Resume
+	queue  *queue
+	marks  *marks
+
+	serverTime time.Time // PostgreSQL's clock at the last position published
+
+	// confirmed is what the next status update reports.
+	confirmed atomic.Uint64
+	reported  cdc.LSN // what the last one did; the reader's own
+
+	// stopping is closed when the relay is to stop: nothing more is received.
+	// The publisher then finishes its batch and closes published; the marker
+	// empties marks and closes marked; the publisher stamps once more and
+	// closes stamped; the reader sends the last status.
+	stopping  <-chan struct{}
+	published chan struct{}
+	marked    chan struct{}
+	stamped   chan struct{}
+}
+
+// stream follows the slot until the relay is to stop (nil), the connection
+// ends, or something has to be judged anew. Cancelling ctx for another reason
+// than a stop hangs up at once.
+func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp *cdc.Checkpoint) error {
+	conn, err := session.Start(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+
+	s := &streaming{
+		Relay:     r,
+		conn:      conn,
+		writer:    r.newWriter(session.Server(), cp),
+		resume:    cdc.NewResume(*cp, slot.ConfirmedFlush),
+		queue:     newQueue(r.cfg.QueueBytes),
+		marks:     newMarks(r.cfg.MarkQueueBytes),
+		stopping:  r.stop.Done(),
+		published: make(chan struct{}),
+		marked:    make(chan struct{}),
+		stamped:   make(chan struct{}),
+	}
+	r.status.streamingFrom(s)
+	defer r.status.streamingEnded()
+
+	// What is in flight outlives a stop, for as long as the shutdown may take.
+	group, flight := errgroup.WithContext(r.kill)
+	defer context.AfterFunc(flight, conn.Interrupt)()
+	defer context.AfterFunc(ctx, func() {
+		if r.stop.Err() != nil {
+			conn.Interrupt()
+		} else {
+			conn.Close()
+		}
+	})()
+	group.Go(func() error { return s.read(flight) })
+	group.Go(func() error { return s.publish(flight) })
+	group.Go(func() error { return s.mark(flight) })
+	err = group.Wait()
+	if ctx.Err() != nil && r.stop.Err() == nil {
+		return context.Cause(ctx) // hung up on purpose: that is the reason
+	}
+	return err
+}
+
+// read receives until the relay stops, the connection ends, or flight does.
+func (s *streaming) read(flight context.Context) error {
+	beat, done := s.loop("reader")
+	defer done()
+
+	interval := statusEvery
+	if t := s.conn.SenderTimeout(); t > 0 {
+		interval = min(interval, t/4)
+	}
+	dec := &decoding{streaming: s, decoder: cdc.NewDecoder()}
+	heard := time.Now()
+	next := heard // the first status goes out at once
+	failed := false
+	for {
+		if now := time.Now(); now.After(next) {
+			beat()
+			s.beat()
+			if err := s.report(dec.received, true); err != nil {
+				return err
+			}
+			next = now.Add(interval)
+		}
+		if failed || s.queue.full() || isClosed(s.stopping) {
+			// Nothing is received, but the server hears from us.
+			select {
+			case <-s.queue.space:
+			case <-time.After(time.Until(next)):
+			case <-s.stamped:
+				return s.report(dec.received, false) // the last one
+			case <-flight.Done():
+				return context.Cause(flight)
+			}
+			heard = time.Now()
+			continue
+		}
+		frame, ok, err := s.conn.Receive(next)
+		if err != nil {
+			return err
+		}
+		if flight.Err() != nil {
+			return context.Cause(flight)
+		}
+		if !ok {
+			if silent := time.Since(heard); silent > peerTimeout && !isClosed(s.stopping) {
+				return fmt.Errorf("PostgreSQL has not answered on the replication connection for %s", silent.Round(time.Second))
+			}
+			continue
+		}
+		heard = time.Now()
+		if frame.ReplyRequested {
+			next = time.Time{}
+		}
+		if err := dec.frame(frame); err != nil {
+			// Whatever came before it is published first.
+			s.queue.push(item{kind: itemFail, err: err})
+			failed = true
+		}
+	}
+}
+
+// report sends a status update: how far this connection has come.
+func (s *streaming) report(received cdc.LSN, askReply bool) error {
+	confirmed := cdc.LSN(s.confirmed.Load())
+	if confirmed != s.reported {
+		s.step(StepConfirm)
+	}
+	if err := s.conn.Status(received, confirmed, askReply); err != nil {
+		return fmt.Errorf("sending a status update: %w", err)
+	}
+	s.reported = confirmed
+	return nil
+}
+
+// isClosed reports whether a channel that carries nothing is closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// decoding turns frames into items of the queue.
+type decoding struct {
+	*streaming
+	decoder  *cdc.Decoder
+	received cdc.LSN
+	since    time.Time // about when the open transaction was committed, on our clock
+	held     []cdc.Mark
+	heldSize int
+}
+
+// frame takes one message off the connection.
+func (d *decoding) frame(f cdc.Frame) error {
+	if f.Keepalive {
+		if d.decoder.InTransaction() {
+			return nil // it says nothing about the rows of this transaction
+		}
+		if err := d.resume.Keepalive(f.WALEnd); err != nil {
+			return err
+		}
+		d.end(f.WALEnd, f.ServerTime)
+		return nil
+	}
+	message, err := d.decoder.Decode(f.WAL)
+	if err != nil {
+		return err
+	}
+	switch m := message.(type) {
+	case *cdc.Begin:
+		d.since = time.Now().Add(-max(0, f.ServerTime.Sub(m.Commit.Time)))
+		if err := d.resume.Begin(m.Commit); err != nil {
+			return err
+		}
+		if d.resume.Met() {
+			return d.release()
+		}
+	case *cdc.Insert:
+		return d.insert(m)
+	case *cdc.CommitEnd:
+		d.end(m.End, f.ServerTime)
+	}
+	return nil
+}
+
+func (d *decoding) end(lsn cdc.LSN, serverTime time.Time) {
+	d.received = max(d.received, lsn)
+	d.queue.push(item{kind: itemEnd, lsn: d.received, serverTime: serverTime})
+}
+
+func (d *decoding) insert(in *cdc.Insert) error {
+	ev, ok, err := d.cfg.Table.Event(in)
+	if err != nil {
+		return fmt.Errorf("the row %d of transaction %d at %s cannot be published: %w", in.Position.Ordinal, in.Commit.XID, in.Commit.LSN, err)
+	}
+	switch {
+	case !ok:
+	case !d.resume.Appended(in.Position):
+		d.queue.push(item{kind: itemRow, ev: ev, since: d.since})
+	case d.resume.Met():
+		d.status.skipped.Add(1)
+		d.queue.push(item{kind: itemSkip, ev: cdc.Event{Position: ev.Position, Commit: ev.Commit, ID: ev.ID, Bytes: len(ev.ID)}})
+	default:
+		return d.hold(ev)
+	}
+	return nil
+}
+
+// hold keeps a row that the stream has until the checkpoint's transaction is
+// met: before that, this may be the WAL of another history, whose rows are not
+// on the stream at all. Holding is bounded: past the bound the rows are left,
+// and the relay reads the same WAL once more when it knows whose it is.
+func (d *decoding) hold(ev cdc.Event) error {
+	d.status.skipped.Add(1)
+	if d.known == d.resume.Expected() {
+		d.queue.push(item{kind: itemSkip, ev: cdc.Event{Position: ev.Position, Commit: ev.Commit, ID: ev.ID, Bytes: len(ev.ID)}})
+		return nil
+	}
+	m := cdc.Mark{ID: ev.ID, XID: ev.Commit.XID, LSN: ev.Commit.LSN}
+	d.heldSize += markBytes(m)
+	if d.heldSize > d.cfg.MarkQueueBytes/4 {
+		d.held = nil
+		return nil
+	}
+	d.held = append(d.held, m)
+	return nil
+}
+
+// release passes the held rows on: their transaction was met.
+func (d *decoding) release() error {
+	if d.heldSize > d.cfg.MarkQueueBytes/4 {
+		d.known = d.resume.Expected()
+		d.heldSize = 0
+		return errReadAgain
+	}
+	for _, m := range d.held {
+		d.queue.push(item{kind: itemSkip, ev: cdc.Event{
+			Position: cdc.Position{LSN: m.LSN}, Commit: cdc.Commit{LSN: m.LSN, XID: m.XID}, ID: m.ID, Bytes: len(m.ID),
+		}})
+	}
+	d.held, d.heldSize = nil, 0
+	return nil
+}
+
+// errReadAgain ends a connection whose WAL turned out to be the right one.
+var errReadAgain = errors.New("reading the WAL since the slot's position once more, to mark its rows")

@@ -1,0 +1,196 @@
+package relay
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+const (
+	// tailMargin is by how much entries are looked at that are older than the
+	// oldest row in question.
+	tailMargin = 10 * time.Second
+	// tailEntries is how many entries are kept in memory at a time, as hashes.
+	tailEntries = 400_000
+	// timeIDs is the smallest first half of an entry id that is a time, in
+	// milliseconds since 1970: the year 2001. Smaller ones are somebody's
+	// counter.
+	timeIDs = 1_000_000_000_000
+)
+
+// fingerprint is the hash of an entry's fields, as far as they are ours too.
+type fingerprint [16]byte
+
+// tail knows which rows the end of a stream has. An entry is the same as a row
+// if it has the same id and the same values in all of the fields that it has,
+// whoever wrote it; JSON is compared as values, since others spell it
+// differently. Ids alone do not do: after a failover they are issued again.
+//
+// The tail is read in pieces that fit into memory. What a piece shows is kept
+// as one bit a row, by the row's number in the snapshot's order.
+type tail struct {
+	sink        Sink
+	stream      string
+	fields      []FieldInfo
+	first, last string // ids still to be read; last is empty for nothing to read
+
+	entries map[fingerprint]struct{}
+	masks   map[uint64]struct{} // the sets of our fields that entries have
+	found   []uint64            // bits, by row
+
+	// trimmed says that entries of this time may have been deleted.
+	trimmed bool
+}
+
+// openTail bounds the part of the stream to look at: from the oldest candidate,
+// or since where that is earlier, to what is there now. A poller's entry is
+// never older than its row.
+func (b *backfilling) openTail(ctx context.Context, oldest time.Time) (*tail, error) {
+	t := &tail{sink: b.cfg.Sink, stream: b.cfg.Stream, fields: b.cfg.Table.Fields(), masks: map[uint64]struct{}{}}
+	_, streams, err := b.cfg.Sink.Load(ctx, b.writer.key)
+	if err != nil {
+		return nil, err
+	}
+	s := streams[t.stream]
+	if !s.Exists || s.LastID == "0-0" {
+		return t, nil
+	}
+	t.first, t.last = "-", s.LastID
+	from := oldest
+	if from.IsZero() || b.since.Time.Before(from) {
+		from = b.since.Time
+	}
+	if ms, _, _ := strings.Cut(s.LastID, "-"); !oldest.IsZero() && isTime(ms) {
+		ours, err := b.session.Clock(ctx)
+		if err != nil {
+			return nil, err
+		}
+		theirs, err := b.cfg.Sink.Clock(ctx)
+		if err != nil {
+			return nil, err
+		}
+		from = from.Add(theirs.Sub(ours) - tailMargin)
+		t.first = strconv.FormatInt(max(0, from.UnixMilli()), 10) + "-0"
+	}
+	t.trimmed = cdc.DeletedSince(s, t.first)
+	b.log.Info("reading the end of the stream", "stream", t.stream, "from", t.first, "to", t.last)
+	return t, nil
+}
+
+func isTime(ms string) bool {
+	n, err := strconv.ParseInt(ms, 10, 64)
+	return err == nil && n >= timeIDs
+}
+
+// errFull ends reading a piece of the tail.
+var errFull = errors.New("as many entries as fit into memory")
+
+// load reads the next piece and reports whether there are more after it.
+func (t *tail) load(ctx context.Context) (more bool, err error) {
+	t.entries = map[fingerprint]struct{}{}
+	if t.last == "" {
+		return false, nil
+	}
+	err = t.sink.Entries(ctx, t.stream, t.first, t.last, func(e cdc.Entry) error {
+		if len(t.entries) == tailEntries {
+			t.first = e.ID
+			return errFull
+		}
+		t.add(e)
+		return ctx.Err()
+	})
+	if errors.Is(err, errFull) {
+		return true, nil
+	}
+	return false, err
+}
+
+// add takes an entry that has our id field; others cannot be a row of ours.
+func (t *tail) add(e cdc.Entry) {
+	var mask uint64
+	id := false
+	values := make([][]byte, len(t.fields))
+	for i, f := range t.fields {
+		if v, ok := e.Values[f.Name]; ok {
+			mask |= 1 << i
+			values[i] = []byte(v)
+			id = id || f.ID
+		}
+	}
+	if !id {
+		return
+	}
+	t.masks[mask] = struct{}{}
+	t.entries[t.hash(mask, values)] = struct{}{}
+}
+
+// has reports whether the pieces read so far hold this row, which is the
+// row-th of the snapshot.
+func (t *tail) has(row int, ev cdc.Event) bool {
+	word, bit := row/64, uint64(1)<<(row%64)
+	if word < len(t.found) && t.found[word]&bit != 0 {
+		return true
+	}
+	if len(t.entries) == 0 || !t.lookup(ev) {
+		return false
+	}
+	for len(t.found) <= word {
+		t.found = append(t.found, 0)
+	}
+	t.found[word] |= bit
+	return true
+}
+
+func (t *tail) lookup(ev cdc.Event) bool {
+	var have uint64
+	values := make([][]byte, len(t.fields))
+	i := 0
+	for _, f := range ev.Fields {
+		for i < len(t.fields) && t.fields[i].Name != f.Name {
+			i++
+		}
+		if i == len(t.fields) {
+			return false
+		}
+		have |= 1 << i
+		values[i] = f.Value
+	}
+	for mask := range t.masks {
+		if mask&^have != 0 {
+			continue
+		}
+		if _, ok := t.entries[t.hash(mask, values)]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// hash covers which fields there are, and their values.
+func (t *tail) hash(mask uint64, values [][]byte) fingerprint {
+	h := sha256.New()
+	var n [8]byte
+	binary.BigEndian.PutUint64(n[:], mask)
+	h.Write(n[:])
+	for i, f := range t.fields {
+		if mask&(1<<i) == 0 {
+			continue
+		}
+		v := values[i]
+		if f.JSON {
+			v = canonicalJSON(v)
+		}
+		binary.BigEndian.PutUint64(n[:], uint64(len(v)))
+		h.Write(n[:])
+		h.Write(v)
+	}
+	var fp fingerprint
+	copy(fp[:], h.Sum(nil))
+	return fp
+}

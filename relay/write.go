@@ -1,0 +1,92 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
+)
+
+// ConflictError says that the checkpoint is not the one this relay wrote last,
+// so what it knows of Redis is out of date and it has to judge anew.
+type ConflictError struct {
+	Conflict cdc.Conflict
+	Missing  string // a stream that is gone
+}
+
+func (e *ConflictError) Error() string {
+	if e.Missing != "" {
+		return fmt.Sprintf("the stream %q is gone", e.Missing)
+	}
+	return e.Conflict.String()
+}
+
+// writer appends and stamps under the version it wrote last.
+//
+// Invariant: every state it offers has a version that was never offered before,
+// and it offers the next one only when it knows what became of the one before.
+type writer struct {
+	relay   *Relay
+	key     string
+	held    cdc.Version // what Redis holds, as far as we know
+	current cdc.Checkpoint
+	beat    func() // of the loop that writes
+}
+
+// newWriter continues from a checkpoint; nil for none.
+func (r *Relay) newWriter(server cdc.Server, cp *cdc.Checkpoint) *writer {
+	w := &writer{relay: r, key: r.cfg.Key(server), beat: r.beat}
+	if cp != nil {
+		w.held, w.current = cp.Version, *cp
+		w.current.LastIDs = nil // the script knows them better
+	}
+	return w
+}
+
+// write replaces the checkpoint by next and appends the events. It repeats the
+// same write, under the same version, until Redis answers. Cancelling ctx ends
+// it between two tries, r.kill also in the middle of one.
+func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Event) error {
+	r := w.relay
+	next.Format = cdc.CheckpointFormat
+	next.Version = r.nextVersion()
+	retry := r.newBackoff()
+	for {
+		r.step(StepAppend)
+		res, err := r.cfg.Sink.Append(r.kill, w.key, w.held, next, events)
+		switch {
+		case err == nil && res.Done:
+		case err == nil && res.MissingStream != "":
+			return &ConflictError{Conflict: cdc.Forgotten, Missing: res.MissingStream}
+		case err == nil:
+			if c := cdc.JudgeConflict(next.Version, res.Held); c != cdc.OwnSuccess {
+				return &ConflictError{Conflict: c}
+			}
+		default:
+			r.status.sinkFailed(err)
+			r.complain("Redis", err)
+			select {
+			case <-time.After(retry.next()):
+				w.beat()
+				continue
+			case <-ctx.Done():
+				return errors.Join(context.Cause(ctx), err)
+			}
+		}
+		if r.status.sinkWorks() {
+			r.recovered("Redis")
+		}
+		w.held, w.current = next.Version, next
+		w.current.LastIDs = nil
+		return nil
+	}
+}
+
+// permanent reports whether an error waits for an operator.
+func permanent(err error) bool {
+	var gap *GapError
+	return fault.As(err) != nil || errors.As(err, &gap) || errors.Is(err, cdc.ErrUnknownMessage) || errors.Is(err, cdc.ErrHistory)
+}
