@@ -1,0 +1,106 @@
+package cdc
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestJudge(t *testing.T) {
+	server := Server{SystemID: "1", Timeline: 3, WALEnd: 1000}
+	slot := func(change func(*Slot)) *Slot {
+		s := &Slot{Name: "walrelay", ConfirmedFlush: 500, WALStatus: "reserved"}
+		if change != nil {
+			change(s)
+		}
+		return s
+	}
+	cp := func(change func(*Checkpoint)) *Checkpoint {
+		c := &Checkpoint{
+			Format: 1, Timeline: 3, Phase: PhaseStreaming, Covered: 500, Last: Position{490, 0},
+			LastIDs: map[string]string{"jobs": "17-3"},
+		}
+		if change != nil {
+			change(c)
+		}
+		return c
+	}
+	jobs := func(id string) map[string]StreamState {
+		return map[string]StreamState{"jobs": {Exists: id != "", LastID: id}}
+	}
+	for name, tc := range map[string]struct {
+		slot    *Slot
+		cp      *Checkpoint
+		streams map[string]StreamState
+		want    Verdict
+		reason  string
+	}{
+		"in agreement":                {slot(nil), cp(nil), jobs("17-3"), Stream, ""},
+		"the stream went on":          {slot(nil), cp(nil), jobs("18-0"), Stream, ""},
+		"covered ahead of confirmed":  {slot(nil), cp(func(c *Checkpoint) { c.Covered = 1000 }), jobs("17-3"), Stream, ""},
+		"another stream's id":         {slot(nil), cp(func(c *Checkpoint) { c.LastIDs["old"] = "99-0" }), jobs("17-3"), Stream, ""},
+		"first start":                 {nil, nil, nil, Backfill, "first start"},
+		"backfill unfinished":         {nil, cp(func(c *Checkpoint) { c.Phase = PhaseBackfill }), jobs(""), Backfill, "not finished"},
+		"backfill with a slot left":   {slot(nil), cp(func(c *Checkpoint) { c.Phase = PhaseBackfill }), jobs(""), Backfill, "not finished"},
+		"slot not made permanent":     {nil, cp(func(c *Checkpoint) { c.Last = Position{} }), jobs("17-3"), Backfill, "made permanent"},
+		"slot in use":                 {slot(func(s *Slot) { s.Active, s.ActivePID = true, 77 }), nil, nil, StandBy, "process 77"},
+		"in use and lost":             {slot(func(s *Slot) { s.Active = true; s.WALStatus = "lost" }), cp(nil), jobs(""), StandBy, ""},
+		"slot gone":                   {nil, cp(nil), jobs("17-3"), Gap, "slot is gone"},
+		"no checkpoint":               {slot(nil), nil, jobs(""), Gap, "no checkpoint"},
+		"lost":                        {slot(func(s *Slot) { s.WALStatus = "lost" }), cp(nil), jobs("17-3"), Gap, "lost"},
+		"covered behind confirmed":    {slot(nil), cp(func(c *Checkpoint) { c.Covered = 499 }), jobs("17-3"), Gap, "confirmed up to 0/1F4"},
+		"covered beyond the WAL":      {slot(nil), cp(func(c *Checkpoint) { c.Covered = 1001 }), jobs("17-3"), Gap, "WAL ends at 0/3E8"},
+		"stream gone":                 {slot(nil), cp(nil), jobs(""), Gap, `"jobs" is gone`},
+		"stream ends before":          {slot(nil), cp(nil), jobs("17-2"), Gap, "ends at 17-2"},
+		"stream ends before, in time": {slot(nil), cp(nil), jobs("9-9"), Gap, "ends at 9-9"},
+		"newer timeline":              {slot(nil), cp(func(c *Checkpoint) { c.Timeline = 2 }), jobs("17-3"), Gap, "timeline 3"},
+		"older timeline":              {slot(nil), cp(func(c *Checkpoint) { c.Timeline = 4 }), jobs("17-3"), Gap, "timeline 3"},
+		"another format":              {slot(nil), cp(func(c *Checkpoint) { c.Format = 2 }), jobs("17-3"), Gap, "format 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Judge(server, tc.slot, tc.cp, tc.streams)
+			if got.Verdict != tc.want || !strings.Contains(got.Reason, tc.reason) {
+				t.Errorf("got %v: %s; want %v with %q", got.Verdict, got.Reason, tc.want, tc.reason)
+			}
+			if (got.Verdict == Gap) != (got.Fix != "") {
+				t.Errorf("%v has the fix %q", got.Verdict, got.Fix)
+			}
+		})
+	}
+}
+
+func TestJudgeConflict(t *testing.T) {
+	tried := Version{"a", 7}
+	for name, tc := range map[string]struct {
+		held *Checkpoint
+		want Conflict
+	}{
+		"the reply was lost":  {&Checkpoint{Version: Version{"a", 7}}, OwnSuccess},
+		"nothing is there":    {nil, Forgotten},
+		"an older one of us":  {&Checkpoint{Version: Version{"a", 5}}, Forgotten},
+		"a backfill":          {&Checkpoint{Version: Version{"b", 7}, Phase: PhaseBackfill}, TakenOver},
+		"a predecessor's end": {&Checkpoint{Version: Version{"b", 7}, Phase: PhaseStreaming}, Overtaken},
+	} {
+		if got := JudgeConflict(tried, tc.held); got != tc.want {
+			t.Errorf("%s: got %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+func TestDeletedSince(t *testing.T) {
+	for name, tc := range map[string]struct {
+		s    StreamState
+		want bool
+	}{
+		"nothing ever":            {StreamState{FirstID: "100-0", Length: 5, Added: 5, MaxDeletedID: "0-0"}, false},
+		"deleted before":          {StreamState{FirstID: "10-0", Length: 5, Added: 6, MaxDeletedID: "49-9"}, false},
+		"deleted in it":           {StreamState{FirstID: "10-0", Length: 5, Added: 6, MaxDeletedID: "50-0"}, true},
+		"trimmed before":          {StreamState{FirstID: "40-0", Length: 5, Added: 9, MaxDeletedID: "0-0"}, false},
+		"trimmed into it":         {StreamState{FirstID: "60-0", Length: 5, Added: 9, MaxDeletedID: "0-0"}, true},
+		"all gone":                {StreamState{Length: 0, Added: 9}, true},
+		"a server that says less": {StreamState{FirstID: "60-0", Length: 5}, false},
+	} {
+		if got := DeletedSince(tc.s, "50-0"); got != tc.want {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
