@@ -57,6 +57,7 @@ if [ ! -d "$dir" ]; then
 		done
 	chmod -R a+rX package
 	"package/native/bin/postgres" --version >&2 || fail "the programs of $package@$version do not run here"
+	sync -f package
 	# Whoever was quicker has the same.
 	mv -T package/native "$dir" 2>/dev/null || [ -d "$dir" ] || fail "cannot write $dir"
 fi

@@ -78,12 +78,12 @@ func (g *guard) close() error {
 
 // newDir makes a directory that the server's user can enter. Its path is
 // short, since a Unix socket lies in it and has some 100 bytes for its name.
-func newDir(prefix string, owner *owner) (string, error) {
-	dir, err := os.MkdirTemp("", prefix)
+func newDir(account *owner) (string, error) {
+	dir, err := os.MkdirTemp("", "walrelay-")
 	if err != nil {
 		return "", err
 	}
-	if err := owner.own(dir); err != nil {
+	if err := account.own(dir); err != nil {
 		os.RemoveAll(dir)
 		return "", err
 	}

@@ -28,16 +28,22 @@ type port struct {
 	lock   *os.File
 }
 
-// reservePort finds a free port. The reservation is a lock on the byte of that
-// number in a file that all processes share; the kernel drops it when we die.
+// reservePort finds a free port.
 func reservePort() (*port, error) {
+	return reserve(func() int { return firstPort + rand.IntN(lastPort-firstPort+1) })
+}
+
+// reserve takes the first port of the numbers that next gives. The reservation
+// is a lock on the byte of that number in a file that all processes share; the
+// kernel drops it when we die.
+func reserve(next func() int) (*port, error) {
 	name := filepath.Join(os.TempDir(), "walrelay-ports-"+strconv.Itoa(os.Getuid()))
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	for range 1000 {
-		number := firstPort + rand.IntN(lastPort-firstPort+1)
+	for range 100 {
+		number := next()
 		// A lock of the open file description, since those of the process
 		// would be shared by all reservations and dropped by any close.
 		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(number), Len: 1}

@@ -38,6 +38,7 @@ type PostgresOptions struct {
 // Postgres is a PostgreSQL server. Its superuser postgres needs no password.
 type Postgres struct {
 	server
+	opts      PostgresOptions
 	bin       string
 	databases atomic.Int64
 }
@@ -46,76 +47,35 @@ type Postgres struct {
 // programs are those in WALRELAY_TEST_PGBIN, else the newest of Debian's.
 func StartPostgres(t TB, opts PostgresOptions) *Postgres {
 	t.Helper()
-	var pg *Postgres
-	patient(t, "start PostgreSQL", func(ctx context.Context) (err error) {
-		pg, err = startPostgres(ctx, t, opts)
-		return err
-	})
-	t.Cleanup(func() {
-		t.Helper()
-		if t.Failed() {
-			t.Logf("%s: the end of its log:\n%s", pg.name, pg.logTail())
-		}
-		if err := pg.close(); err != nil {
-			t.Fatalf("end %s: %v", pg.name, err)
-		}
-	})
-	return pg
+	return start(t, "PostgreSQL", func() *Postgres { return &Postgres{server: server{t: t}, opts: opts} })
 }
 
-// startPostgres tries again with another port where a stranger was quicker.
-func startPostgres(ctx context.Context, t TB, opts PostgresOptions) (*Postgres, error) {
-	bin, err := postgresBin()
-	if err != nil {
-		return nil, err
+// create is called once. What it leaves behind when it fails, close removes.
+func (pg *Postgres) create(ctx context.Context) error {
+	var err error
+	if pg.bin, err = postgresBin(); err != nil {
+		return err
 	}
 	account, err := postgresOwner()
 	if err != nil {
-		return nil, err
-	}
-	for {
-		pg := &Postgres{bin: bin}
-		pg.t = t
-		err := pg.create(ctx, account, opts)
-		if err == nil {
-			return pg, nil
-		}
-		taken := strings.Contains(pg.logTail(), "could not bind")
-		if closeErr := pg.close(); closeErr != nil {
-			return nil, errors.Join(err, closeErr)
-		}
-		if !taken || ctx.Err() != nil {
-			return nil, err
-		}
-	}
-}
-
-// create makes the directory and starts the server for the first time. What it
-// leaves behind when it fails, close removes.
-func (pg *Postgres) create(ctx context.Context, account *owner, opts PostgresOptions) (err error) {
-	if pg.port, err = reservePort(); err != nil {
 		return err
 	}
-	pg.name = fmt.Sprintf("PostgreSQL on port %d", pg.Port())
-	if pg.dir, err = newDir("walrelay-pg-", account); err != nil {
-		return err
-	}
-	if pg.guard, err = startGuard(pg.dir, "QUIT"); err != nil {
+	// SIGQUIT is the fastest end after which no shared memory is left.
+	if err := pg.prepare("PostgreSQL", account, "QUIT"); err != nil {
 		return err
 	}
 	pg.command = func() *exec.Cmd {
 		return account.command(pg.dir, filepath.Join(pg.bin, "postgres"), "-D", pg.DataDir())
 	}
 	pg.ready = pg.answers
-	if opts.OwnSystemID {
-		err = initdb(ctx, pg.bin, pg.DataDir(), account)
-	} else {
-		err = copyTemplate(ctx, pg.bin, pg.DataDir(), account)
+	makeData := copyTemplate
+	if pg.opts.OwnSystemID {
+		makeData = initdb
 	}
-	if err != nil {
+	if err := makeData(ctx, pg.bin, pg.DataDir(), account); err != nil {
 		return err
 	}
-	if err := pg.configure(opts); err != nil {
+	if err := pg.configure(); err != nil {
 		return err
 	}
 	return pg.TryStart(ctx)
@@ -123,10 +83,10 @@ func (pg *Postgres) create(ctx context.Context, account *owner, opts PostgresOpt
 
 // configure writes the settings: ours first, since the last one of a name
 // counts.
-func (pg *Postgres) configure(opts PostgresOptions) error {
+func (pg *Postgres) configure() error {
 	onOff := map[bool]string{true: "on", false: "off"}
 	settings := map[string]string{
-		"fsync":                     onOff[opts.Durable],
+		"fsync":                     onOff[pg.opts.Durable],
 		"listen_addresses":          "127.0.0.1",
 		"log_line_prefix":           "%m [%p] %q%a %d ",
 		"max_prepared_transactions": "10",
@@ -136,7 +96,7 @@ func (pg *Postgres) configure(opts PostgresOptions) error {
 		"unix_socket_directories":   pg.dir,
 		"wal_level":                 "logical",
 	}
-	maps.Copy(settings, opts.Settings)
+	maps.Copy(settings, pg.opts.Settings)
 	var conf strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(settings[name], "'", "''"))
@@ -234,8 +194,15 @@ func (pg *Postgres) TryStop(ctx context.Context, mode string) error {
 // Restart stops the server and starts it again.
 func (pg *Postgres) Restart(mode string) {
 	pg.t.Helper()
-	pg.Stop(mode)
-	pg.Start()
+	patient(pg.t, "restart "+pg.name, func(ctx context.Context) error { return pg.TryRestart(ctx, mode) })
+}
+
+// TryRestart is Restart with an error.
+func (pg *Postgres) TryRestart(ctx context.Context, mode string) error {
+	if err := pg.TryStop(ctx, mode); err != nil {
+		return err
+	}
+	return pg.TryStart(ctx)
 }
 
 // close ends the server and removes what it leaves.

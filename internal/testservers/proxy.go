@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -8,25 +9,37 @@ import (
 	"sync/atomic"
 )
 
-// Proxy passes TCP connections on to a server, and breaks them on demand. All
+// Proxy passes TCP connections on to a server, and breaks them on demand. Its
 // methods may be called from any goroutine.
 type Proxy struct {
-	t      TB
-	target string
-	port   *port
+	t        TB
+	target   string
+	port     *port
+	requests direction
+	replies  direction
 
 	connections atomic.Int64
-	requested   atomic.Int64
-	replied     atomic.Int64
+	tasks       sync.WaitGroup // every goroutine of the proxy
 
-	mu        sync.Mutex
-	listener  net.Listener // nil while cut
-	links     map[*link]struct{}
-	moving    chan struct{} // closed while bytes may move
-	onRequest func([]byte) bool
-	onReply   func([]byte) bool
-	closed    bool
-	pending   sync.WaitGroup // every goroutine of the proxy
+	mu     sync.Mutex
+	refuse func() // closes the listener and ends what it accepted; nil while cut
+	links  map[*link]struct{}
+	moving chan struct{} // closed while bytes may move
+	closed bool
+}
+
+// direction is what flows one way, over all connections.
+type direction struct {
+	moved atomic.Int64
+	hook  atomic.Pointer[func([]byte) bool]
+}
+
+func (d *direction) watch(f func([]byte) bool) {
+	if f == nil {
+		d.hook.Store(nil)
+		return
+	}
+	d.hook.Store(&f)
 }
 
 // link is a client's connection and its continuation to the server.
@@ -54,7 +67,7 @@ func StartProxy(t TB, addr string) *Proxy {
 	t.Helper()
 	port, err := reservePort()
 	if err != nil {
-		t.Fatalf("start a proxy: %v", err)
+		t.Fatalf("start a proxy to %s: %v", addr, err)
 	}
 	p := &Proxy{t: t, target: addr, port: port, links: map[*link]struct{}{}, moving: make(chan struct{})}
 	close(p.moving)
@@ -73,10 +86,10 @@ func (p *Proxy) Port() int { return p.port.number }
 func (p *Proxy) Connections() int64 { return p.connections.Load() }
 
 // Requested is how many bytes went from clients to the server so far.
-func (p *Proxy) Requested() int64 { return p.requested.Load() }
+func (p *Proxy) Requested() int64 { return p.requests.moved.Load() }
 
 // Replied is how many bytes went from the server to clients so far.
-func (p *Proxy) Replied() int64 { return p.replied.Load() }
+func (p *Proxy) Replied() int64 { return p.replies.moved.Load() }
 
 // Open is how many connections are open now.
 func (p *Proxy) Open() int {
@@ -85,23 +98,16 @@ func (p *Proxy) Open() int {
 	return len(p.links)
 }
 
-// OnRequest has f look at each piece of what clients send. Where it returns
-// true the connection is cut instead: the server never gets that piece. Pieces
-// are as the network delivers them. Nil ends it.
-func (p *Proxy) OnRequest(f func(piece []byte) bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.onRequest = f
-}
+// OnRequest has f look at each piece of what clients send, as the network
+// delivers it. Where f returns true the connection is cut instead: the server
+// never gets that piece. Nil ends it. Connections call f at the same time.
+func (p *Proxy) OnRequest(f func(piece []byte) bool) { p.requests.watch(f) }
 
-// OnReply has f look at each piece of what the server sends. Where it returns
-// true the connection is cut instead: the server did its work, and the client
-// never learns. Pieces are as the network delivers them. Nil ends it.
-func (p *Proxy) OnReply(f func(piece []byte) bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.onReply = f
-}
+// OnReply has f look at each piece of what the server sends, as the network
+// delivers it. Where f returns true the connection is cut instead: the server
+// did its work, and the client never learns. Nil ends it. Connections call f
+// at the same time.
+func (p *Proxy) OnReply(f func(piece []byte) bool) { p.replies.watch(f) }
 
 // Drop closes the connections that are open now. New ones are welcome.
 func (p *Proxy) Drop() {
@@ -124,14 +130,15 @@ func (p *Proxy) Cut() {
 }
 
 func (p *Proxy) cut() {
-	if p.listener != nil {
-		_ = p.listener.Close()
-		p.listener = nil
+	if p.refuse != nil {
+		p.refuse()
+		p.refuse = nil
 	}
 	p.drop()
 }
 
-// Restore accepts connections again after Cut.
+// Restore accepts connections again after Cut. It ends the test if the port
+// was taken meanwhile.
 func (p *Proxy) Restore() {
 	p.t.Helper()
 	if err := p.listen(); err != nil {
@@ -142,19 +149,23 @@ func (p *Proxy) Restore() {
 func (p *Proxy) listen() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.listener != nil || p.closed {
+	if p.refuse != nil || p.closed {
 		return nil
 	}
 	l, err := net.Listen("tcp", p.Addr())
 	if err != nil {
 		return err
 	}
-	p.listener = l
-	p.pending.Go(func() { p.accept(l) })
+	ctx, cancel := context.WithCancel(context.Background())
+	p.refuse = func() {
+		cancel()
+		_ = l.Close()
+	}
+	p.tasks.Go(func() { p.accept(ctx, l) })
 	return nil
 }
 
-// Stall keeps all connections open and moves nothing, as a network that
+// Stall keeps all connections open and moves nothing, like a network that
 // swallows packets. New connections are accepted, and are stalled too.
 func (p *Proxy) Stall() {
 	p.mu.Lock()
@@ -189,14 +200,14 @@ func (p *Proxy) Close() {
 	p.closed = true
 	p.cut()
 	p.mu.Unlock()
-	p.pending.Wait()
+	p.tasks.Wait()
 	if first {
 		p.port.release()
 	}
 }
 
 // accept serves one listener until it is closed.
-func (p *Proxy) accept(l net.Listener) {
+func (p *Proxy) accept(ctx context.Context, l net.Listener) {
 	for {
 		client, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -205,63 +216,52 @@ func (p *Proxy) accept(l net.Listener) {
 		if err != nil {
 			continue // the client is gone already
 		}
-		p.pending.Go(func() { p.serve(l, client.(*net.TCPConn)) })
+		p.tasks.Go(func() { p.serve(ctx, client.(*net.TCPConn)) })
 	}
 }
 
 // serve connects a client to the server and moves bytes until both are done.
-func (p *Proxy) serve(l net.Listener, client *net.TCPConn) {
-	defer client.Close()
-	server, err := net.Dial("tcp", p.target)
+func (p *Proxy) serve(ctx context.Context, client *net.TCPConn) {
+	var dialer net.Dialer
+	server, err := dialer.DialContext(ctx, "tcp", p.target)
 	if err != nil {
-		_ = client.SetLinger(0) // there is no way to refuse now; a reset is nearest
+		_ = client.SetLinger(0) // too late to refuse; a reset is the nearest
+		_ = client.Close()
 		return
 	}
 	link := newLink(client, server.(*net.TCPConn))
 	defer link.sever()
-	if !p.enter(l, link) {
+	if !p.enter(ctx, link) {
 		return
 	}
 	defer p.leave(link)
 	var replies sync.WaitGroup
-	replies.Go(func() { p.pump(link, link.server, link.client, &p.replied, p.replyHook) })
-	p.pump(link, link.client, link.server, &p.requested, p.requestHook)
+	replies.Go(func() { p.pump(link, link.server, link.client, &p.replies) })
+	p.pump(link, link.client, link.server, &p.requests)
 	replies.Wait()
 }
 
 // enter adds a link, unless the proxy was cut after it had accepted it.
-func (p *Proxy) enter(l net.Listener, link *link) bool {
+func (p *Proxy) enter(ctx context.Context, l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.listener != l {
+	if ctx.Err() != nil {
 		return false
 	}
-	p.links[link] = struct{}{}
+	p.links[l] = struct{}{}
 	p.connections.Add(1)
 	return true
 }
 
-func (p *Proxy) leave(link *link) {
+func (p *Proxy) leave(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.links, link)
-}
-
-func (p *Proxy) requestHook() func([]byte) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.onRequest
-}
-
-func (p *Proxy) replyHook() func([]byte) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.onReply
+	delete(p.links, l)
 }
 
 // pump moves bytes one way. The end of one direction is passed on and leaves
 // the other open; an error ends both.
-func (p *Proxy) pump(l *link, from, to *net.TCPConn, moved *atomic.Int64, hook func() func([]byte) bool) {
+func (p *Proxy) pump(l *link, from, to *net.TCPConn, d *direction) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
@@ -269,15 +269,15 @@ func (p *Proxy) pump(l *link, from, to *net.TCPConn, moved *atomic.Int64, hook f
 			return
 		}
 		if n > 0 {
-			if f := hook(); f != nil && f(buf[:n]) {
+			if f := d.hook.Load(); f != nil && (*f)(buf[:n]) {
 				l.sever()
 				return
 			}
+			d.moved.Add(int64(n)) // before the peer can know
 			if _, err := to.Write(buf[:n]); err != nil {
 				l.sever()
 				return
 			}
-			moved.Add(int64(n))
 		}
 		if errors.Is(err, io.EOF) {
 			_ = to.CloseWrite()
@@ -293,20 +293,18 @@ func (p *Proxy) pump(l *link, from, to *net.TCPConn, moved *atomic.Int64, hook f
 // mayMove waits while the proxy is stalled, and reports whether the link is
 // still there.
 func (p *Proxy) mayMove(l *link) bool {
-	for {
-		p.mu.Lock()
-		moving := p.moving
-		p.mu.Unlock()
-		select {
-		case <-l.gone:
-			return false
-		default:
-		}
-		select {
-		case <-l.gone:
-			return false
-		case <-moving:
-			return true
-		}
+	p.mu.Lock()
+	moving := p.moving
+	p.mu.Unlock()
+	select {
+	case <-l.gone:
+		return false
+	case <-moving:
+	}
+	select {
+	case <-l.gone:
+		return false
+	default:
+		return true
 	}
 }

@@ -29,78 +29,38 @@ type RedisOptions struct {
 // Redis is a Redis server without a password.
 type Redis struct {
 	server
+	opts RedisOptions
 }
 
 // StartRedis starts a server and ends it when the test is over. The program is
 // WALRELAY_TEST_REDIS, else redis-server on the PATH.
 func StartRedis(t TB, opts RedisOptions) *Redis {
 	t.Helper()
-	var r *Redis
-	patient(t, "start Redis", func(ctx context.Context) (err error) {
-		r, err = startRedis(ctx, t, opts)
-		return err
-	})
-	t.Cleanup(func() {
-		t.Helper()
-		if t.Failed() {
-			t.Logf("%s: the end of its log:\n%s", r.name, r.logTail())
-		}
-		if err := r.close(); err != nil {
-			t.Fatalf("end %s: %v", r.name, err)
-		}
-	})
-	return r
+	return start(t, "Redis", func() *Redis { return &Redis{server: server{t: t}, opts: opts} })
 }
 
-// startRedis tries again with another port where a stranger was quicker.
-func startRedis(ctx context.Context, t TB, opts RedisOptions) (*Redis, error) {
+// create is called once. What it leaves behind when it fails, close removes.
+func (r *Redis) create(ctx context.Context) error {
 	program := os.Getenv("WALRELAY_TEST_REDIS")
 	if program == "" {
 		program = "redis-server"
 	}
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return nil, fmt.Errorf("no Redis; run: %s (or set WALRELAY_TEST_REDIS to the program redis-server): %w", installRedis, err)
+		return fmt.Errorf("no Redis; run: %s (or set WALRELAY_TEST_REDIS to the program redis-server): %w", installRedis, err)
 	}
-	for {
-		r := &Redis{}
-		r.t = t
-		err := r.create(ctx, path, opts)
-		if err == nil {
-			return r, nil
-		}
-		taken := strings.Contains(r.logTail(), "Address already in use")
-		if closeErr := r.close(); closeErr != nil {
-			return nil, errors.Join(err, closeErr)
-		}
-		if !taken || ctx.Err() != nil {
-			return nil, err
-		}
-	}
-}
-
-// create makes the directory and starts the server for the first time. What it
-// leaves behind when it fails, close removes.
-func (r *Redis) create(ctx context.Context, path string, opts RedisOptions) (err error) {
-	if r.port, err = reservePort(); err != nil {
-		return err
-	}
-	r.name = fmt.Sprintf("Redis on port %d", r.Port())
-	if r.dir, err = newDir("walrelay-redis-", nil); err != nil {
-		return err
-	}
-	if r.guard, err = startGuard(r.dir, "KILL"); err != nil {
+	var self *owner
+	if err := r.prepare("Redis", self, "KILL"); err != nil {
 		return err
 	}
 	args := []string{
 		"--port", strconv.Itoa(r.Port()), "--bind", "127.0.0.1", "--protected-mode", "no",
 		"--dir", r.dir, "--unixsocket", r.Socket(), "--save", "", "--daemonize", "no",
 	}
-	if opts.Durable {
+	if r.opts.Durable {
 		args = append(args, "--appendonly", "yes", "--appendfsync", "always")
 	}
-	args = append(args, opts.Args...)
-	var self *owner
+	args = append(args, r.opts.Args...)
 	r.command = func() *exec.Cmd { return self.command(r.dir, path, args...) }
 	r.ready = r.answers
 	return r.TryStart(ctx)
@@ -165,6 +125,13 @@ func (r *Redis) TryStop(ctx context.Context) error {
 // Restart stops the server with SIGTERM and starts it again.
 func (r *Redis) Restart() {
 	r.t.Helper()
-	r.Stop()
-	r.Start()
+	patient(r.t, "restart "+r.name, r.TryRestart)
+}
+
+// TryRestart is Restart with an error.
+func (r *Redis) TryRestart(ctx context.Context) error {
+	if err := r.TryStop(ctx); err != nil {
+		return err
+	}
+	return r.TryStart(ctx)
 }

@@ -35,6 +35,72 @@ type server struct {
 	proc *process // the last run, nil before the first
 }
 
+// starter is a kind of server.
+type starter interface {
+	create(context.Context) error // directory, port, guard, first start
+	close() error                 // also what a failed create leaves
+	base() *server
+}
+
+func (s *server) base() *server { return s }
+
+// start starts a server and ends it when the test is over, with the end of its
+// log if the test failed.
+func start[S starter](t TB, kind string, fresh func() S) S {
+	t.Helper()
+	var s S
+	patient(t, "start "+kind, func(ctx context.Context) (err error) {
+		s, err = firstStart(ctx, fresh)
+		return err
+	})
+	t.Cleanup(func() {
+		t.Helper()
+		if t.Failed() {
+			t.Logf("%s: the end of its log:\n%s", s.base().name, s.base().logTail())
+		}
+		if err := s.close(); err != nil {
+			t.Fatalf("end %s: %v", s.base().name, err)
+		}
+	})
+	return s
+}
+
+// firstStart makes a server from nothing, and another one with another port
+// where a stranger took the port before the server did.
+func firstStart[S starter](ctx context.Context, fresh func() S) (S, error) {
+	var none S
+	for try := 1; ; try++ {
+		s := fresh()
+		err := s.create(ctx)
+		if err == nil {
+			return s, nil
+		}
+		clash := strings.Contains(s.base().logTail(), "Address already in use")
+		if closeErr := s.close(); closeErr != nil {
+			return none, errors.Join(err, closeErr)
+		}
+		if !clash || try == 5 || ctx.Err() != nil {
+			return none, err
+		}
+	}
+}
+
+// prepare takes a port, makes the directory and puts a guard beside it, which
+// ends the server with the signal if we no longer can.
+func (s *server) prepare(kind string, account *owner, signal string) (err error) {
+	if s.port == nil {
+		if s.port, err = reservePort(); err != nil {
+			return err
+		}
+	}
+	s.name = fmt.Sprintf("%s on port %d", kind, s.Port())
+	if s.dir, err = newDir(account); err != nil {
+		return err
+	}
+	s.guard, err = startGuard(s.dir, signal)
+	return err
+}
+
 // TryStart starts the server and returns when it answers.
 func (s *server) TryStart(ctx context.Context) error {
 	proc, err := s.launch()
@@ -113,10 +179,13 @@ func (s *server) TryFreeze(ctx context.Context) error {
 // Thaw lets a frozen server go on.
 func (s *server) Thaw() {
 	s.t.Helper()
-	if err := s.process().thaw(); err != nil {
+	if err := s.TryThaw(); err != nil {
 		s.t.Fatalf("thaw %s: %v", s.name, err)
 	}
 }
+
+// TryThaw is Thaw with an error.
+func (s *server) TryThaw() error { return s.process().thaw() }
 
 // Running reports whether the server's process is there.
 func (s *server) Running() bool { return s.process().running() }

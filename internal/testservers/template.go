@@ -9,10 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // installPostgres and installRedis say what to do about a missing server.
@@ -29,20 +30,31 @@ func postgresBin() (string, error) {
 		}
 		return bin, nil
 	}
-	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
-	if err != nil {
+	return newestPostgres("/usr/lib/postgresql")
+}
+
+// newestPostgres looks where Debian keeps one directory a major version.
+func newestPostgres(root string) (string, error) {
+	var bin string
+	newest := 0
+	versions, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	if len(found) == 0 {
-		return "", errors.New("no PostgreSQL in /usr/lib/postgresql; run: " + installPostgres +
-			" (or set WALRELAY_TEST_PGBIN to the directory of its programs)")
+	for _, v := range versions {
+		dir := filepath.Join(root, v.Name(), "bin")
+		major, err := strconv.Atoi(v.Name())
+		if err != nil || major <= newest {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(dir, "postgres")); err == nil { // not just the clients
+			newest, bin = major, dir
+		}
 	}
-	major := func(path string) int {
-		n, _ := strconv.Atoi(strings.Split(path, "/")[4])
-		return n
+	if bin == "" {
+		return "", fmt.Errorf("no PostgreSQL in %s; run: %s (or set WALRELAY_TEST_PGBIN to the directory of its programs)", root, installPostgres)
 	}
-	newest := slices.MaxFunc(found, func(a, b string) int { return major(a) - major(b) })
-	return filepath.Dir(newest), nil
+	return bin, nil
 }
 
 // cacheDir is where downloads and templates are kept between runs. Root's own
@@ -101,7 +113,7 @@ func template(ctx context.Context, bin string, account *owner) (string, error) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
-	dir, err := newDir("walrelay-initdb-", account)
+	dir, err := newDir(account)
 	if err != nil {
 		return "", err
 	}
@@ -117,6 +129,9 @@ func template(ctx context.Context, bin string, account *owner) (string, error) {
 		return "", err
 	}
 	if err := copyTree(ctx, data, part); err != nil {
+		return "", err
+	}
+	if err := syncTree(part); err != nil {
 		return "", err
 	}
 	return path, os.Rename(part, path)
@@ -135,6 +150,17 @@ func initdb(ctx context.Context, bin, data string, account *owner) error {
 // where the file system can.
 func copyTree(ctx context.Context, from, to string) error {
 	return runFor(ctx, exec.Command("cp", "-a", "--reflink=auto", from, to))
+}
+
+// syncTree has the file system of path write all it holds, so that what is
+// renamed afterwards is whole also after the machine stopped.
+func syncTree(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Syncfs(int(dir.Fd()))
 }
 
 // runFor runs a command to its end, or to that of ctx.

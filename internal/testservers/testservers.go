@@ -7,6 +7,12 @@
 // each server ends it and removes its directory when the program that started
 // it is gone, however it went (see guard).
 //
+// Environment variables: WALRELAY_TEST_PGBIN is the directory of PostgreSQL's
+// programs (fetch-postgres.sh downloads other versions), WALRELAY_TEST_REDIS the
+// program redis-server, WALRELAY_TEST_CACHE where downloads and the template of
+// PostgreSQL's data directory are kept between runs. What is missing ends the
+// test with the command that installs it; install.sh installs everything.
+//
 // Only Linux is supported: processes are found in /proc.
 package testservers
 
