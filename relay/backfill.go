@@ -333,8 +333,7 @@ func (b *backfilling) stamp(ctx context.Context) error {
 	}
 	if time.Since(b.reported) >= progressEvery {
 		b.reported = time.Now()
-		text := fmt.Sprintf("backfill: %d of %d rows read, %d appended, %d found on the stream, %d to be marked", b.seen, b.total, b.appended, b.found, len(b.pending))
-		b.status.waiting(text)
+		b.status.progress(fmt.Sprintf("%d of %d rows read, %d appended, %d found on the stream, %d to be marked", b.seen, b.total, b.appended, b.found, len(b.pending)))
 		b.log.Info("backfilling rows", "rows", b.total, "read", b.seen, "appended", b.appended, "found_on_stream", b.found, "to_mark", len(b.pending))
 	}
 	return b.markDue(ctx)
@@ -379,13 +378,7 @@ func (b *backfilling) markDue(ctx context.Context) error {
 		b.step(StepBackfillMarked)
 	}
 	if len(again) > 0 {
-		who, err := b.cfg.Table.Locker(ctx, again[0].ID)
-		if err != nil || who == "" {
-			who = "it is not known by whom"
-		}
-		text := fmt.Sprintf("the row %s is published and cannot be marked: %s; the backfill waits for it", again[0].ID, who)
-		b.status.rowLocked(text)
-		b.complain("the backfill's marking", errors.New(text))
+		b.reportLocker(ctx, again[0].ID, "the backfill waits for it")
 		b.pending = append(again, b.pending...)
 	} else {
 		b.status.rowLocked("")

@@ -73,13 +73,18 @@ func (s *streaming) mark(flight context.Context) error {
 		s.status.marked.Add(uint64(countMarked(states)))
 		againAt = time.Now().Add(markRetry)
 		if _, stuck := s.marks.counts(); stuck == 0 {
-			stuckSince = time.Time{}
-			s.status.rowLocked("")
+			if !stuckSince.IsZero() && !reported.IsZero() {
+				s.status.rowLocked("")
+				s.recovered("marking")
+			}
+			stuckSince, reported = time.Time{}, time.Time{}
 		} else if stuckSince.IsZero() {
 			stuckSince = time.Now()
 		} else if time.Since(stuckSince) > lockReport && time.Since(reported) > lockReport {
 			reported = time.Now()
-			s.reportLocker(flight)
+			if ids := s.marks.ids(1); len(ids) > 0 {
+				s.reportLocker(flight, ids[0], "WAL from there on stays on the server until it is marked")
+			}
 		}
 	}
 }
@@ -108,20 +113,15 @@ func (s *streaming) waitForMarks(flight context.Context, wait time.Duration) err
 	return nil
 }
 
-// reportLocker says who holds the oldest row that could not be marked, and
-// with it the slot.
-func (s *streaming) reportLocker(ctx context.Context) {
-	ids := s.marks.ids(1)
-	if len(ids) == 0 {
-		return
-	}
-	who, err := s.cfg.Table.Locker(ctx, ids[0])
+// reportLocker says who holds a row that is published and cannot be marked, and
+// what that keeps from going on.
+func (r *Relay) reportLocker(ctx context.Context, id, consequence string) {
+	who, err := r.cfg.Table.Locker(ctx, id)
 	if err != nil || who == "" {
-		who = "it is not known by whom"
+		who = "it is not known who"
 	}
-	text := fmt.Sprintf("the row %s is published and cannot be marked: %s; WAL from before it stays on the server", ids[0], who)
-	s.status.rowLocked(text)
-	s.log.Warn(text)
+	r.status.rowLocked(who)
+	r.complain("marking", fmt.Errorf("the row %s is locked by another session (%s); %s", id, who, consequence))
 }
 
 func countMarked(states []cdc.MarkState) int {

@@ -27,6 +27,8 @@ type Session interface {
 	// Start streams from the slot's own position. ErrSlotInUse says that
 	// another process was faster.
 	Start(ctx context.Context) (Stream, error)
+	// SenderTimeout is the server's patience with a silent client; 0 is endless.
+	SenderTimeout() time.Duration
 	SlotMaker
 	Close()
 }
@@ -52,8 +54,6 @@ type Stream interface {
 	// Status reports how far this connection has come. A confirmed LSN of zero
 	// reports no flush at all.
 	Status(received, confirmed cdc.LSN, askReply bool) error
-	// SenderTimeout is the server's patience with a silent client; 0 is endless.
-	SenderTimeout() time.Duration
 	// Interrupt ends the current Receive and all later ones at once.
 	Interrupt()
 	// Close hangs up.

@@ -34,8 +34,9 @@ type Status struct {
 
 	MarksRefused bool
 	MarksProblem string
-	LockedRow    string // why confirming waits for a row
-	Waiting      string // what a start waits for, or how far it has come
+	LockedRow    string // who holds a row that is to be marked, so that confirming waits
+	Waiting      string // what the creation of the slot waits for
+	Progress     string // how far a backfill has come
 	StandingBy   string // for whom
 
 	Oldest       time.Time // commit of the oldest row received and not published, on our clock
@@ -65,7 +66,7 @@ func (s *status) set(change func(*Status)) {
 func (s *status) role(role Role) {
 	s.set(func(now *Status) {
 		now.Role = role
-		now.Waiting = ""
+		now.Waiting, now.Progress = "", ""
 		if role != RoleStandby {
 			now.StandingBy = ""
 		}
@@ -85,6 +86,8 @@ func (s *status) failed(problem string, stopped bool) {
 }
 
 func (s *status) waiting(text string) { s.set(func(now *Status) { now.Waiting = text }) }
+
+func (s *status) progress(text string) { s.set(func(now *Status) { now.Progress = text }) }
 
 func (s *status) rowLocked(text string) { s.set(func(now *Status) { now.LockedRow = text }) }
 

@@ -29,11 +29,12 @@ const (
 // over marks. Only the confirmed LSN comes back.
 type streaming struct {
 	*Relay
-	conn   Stream
-	writer *writer
-	resume *cdc.Resume
-	queue  *queue
-	marks  *marks
+	conn          Stream
+	senderTimeout time.Duration
+	writer        *writer
+	resume        *cdc.Resume
+	queue         *queue
+	marks         *marks
 
 	serverTime time.Time // PostgreSQL's clock at the last position published
 
@@ -62,16 +63,17 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 	defer conn.Close()
 
 	s := &streaming{
-		Relay:     r,
-		conn:      conn,
-		writer:    r.newWriter(session.Server(), cp),
-		resume:    cdc.NewResume(*cp, slot.ConfirmedFlush),
-		queue:     newQueue(r.cfg.QueueBytes),
-		marks:     newMarks(r.cfg.MarkQueueBytes),
-		stopping:  r.stop.Done(),
-		published: make(chan struct{}),
-		marked:    make(chan struct{}),
-		stamped:   make(chan struct{}),
+		Relay:         r,
+		conn:          conn,
+		senderTimeout: session.SenderTimeout(),
+		writer:        r.newWriter(session.Server(), cp),
+		resume:        cdc.NewResume(*cp, slot.ConfirmedFlush),
+		queue:         newQueue(r.cfg.QueueBytes),
+		marks:         newMarks(r.cfg.MarkQueueBytes),
+		stopping:      r.stop.Done(),
+		published:     make(chan struct{}),
+		marked:        make(chan struct{}),
+		stamped:       make(chan struct{}),
 	}
 	r.status.streamingFrom(s)
 	defer r.status.streamingEnded()
@@ -102,8 +104,8 @@ func (s *streaming) read(flight context.Context) error {
 	defer done()
 
 	interval := statusEvery
-	if t := s.conn.SenderTimeout(); t > 0 {
-		interval = min(interval, t/4)
+	if s.senderTimeout > 0 {
+		interval = min(interval, s.senderTimeout/4)
 	}
 	dec := &decoding{streaming: s, decoder: cdc.NewDecoder()}
 	heard := time.Now()

@@ -14,14 +14,6 @@ import (
 	"github.com/stagedoor/walrelay/internal/pg"
 )
 
-// Snapshot is a view of the database that ends exactly where a slot begins:
-// every transaction is either seen in it or delivered by the slot.
-type Snapshot struct {
-	Name       string  // for SET TRANSACTION SNAPSHOT
-	Slot       string  // the temporary slot
-	Consistent cdc.LSN // where the slot begins
-}
-
 // slotsNeeded is what a backfill takes: the temporary slot and its copy.
 const slotsNeeded = 2
 
@@ -34,9 +26,9 @@ const slotsNeeded = 2
 // before it, in any database of the server, so this can take as long as the
 // oldest of them. Every two seconds of that, waiting is told which one it is
 // and how to end it. When ctx is done the creation is called off at once.
-func (s *Session) CreateTemporary(ctx context.Context, waiting func(text string)) (Snapshot, error) {
+func (s *Session) CreateTemporary(ctx context.Context, waiting func(text string)) (cdc.Snapshot, error) {
 	if err := s.checkFreeSlots(ctx); err != nil {
-		return Snapshot{}, err
+		return cdc.Snapshot{}, err
 	}
 	random := make([]byte, 8)
 	rand.Read(random)
@@ -69,7 +61,7 @@ func (s *Session) CreateTemporary(ctx context.Context, waiting func(text string)
 				if r := <-created; r.err == nil {
 					return s.snapshot(name, r.row, nil)
 				}
-				return Snapshot{}, fmt.Errorf("create a temporary slot: %w", err)
+				return cdc.Snapshot{}, fmt.Errorf("create a temporary slot: %w", err)
 			}
 			waiting(text)
 		}
@@ -77,22 +69,22 @@ func (s *Session) CreateTemporary(ctx context.Context, waiting func(text string)
 }
 
 // snapshot reads the answer to CREATE_REPLICATION_SLOT.
-func (s *Session) snapshot(name string, row [][]byte, err error) (Snapshot, error) {
+func (s *Session) snapshot(name string, row [][]byte, err error) (cdc.Snapshot, error) {
 	switch {
 	case pg.Code(err) == codeConfigurationLimitExceeded:
-		return Snapshot{}, slotLimitFault(err)
+		return cdc.Snapshot{}, slotLimitFault(err)
 	case pg.Code(err) == codeInsufficientPrivilege:
-		return Snapshot{}, replicationFault(s.cfg.Conn.User, err)
+		return cdc.Snapshot{}, replicationFault(s.cfg.Conn.User, err)
 	case err != nil:
-		return Snapshot{}, s.commandError("create a temporary slot", err)
+		return cdc.Snapshot{}, s.commandError("create a temporary slot", err)
 	case len(row) < 3 || string(row[0]) != name:
-		return Snapshot{}, fmt.Errorf("create a temporary slot: the server answered with %q", row)
+		return cdc.Snapshot{}, fmt.Errorf("create a temporary slot: the server answered with %q", row)
 	}
 	consistent, err := cdc.ParseLSN(string(row[1]))
 	if err != nil {
-		return Snapshot{}, fmt.Errorf("create a temporary slot: %w", err)
+		return cdc.Snapshot{}, fmt.Errorf("create a temporary slot: %w", err)
 	}
-	return Snapshot{Name: string(row[2]), Slot: name, Consistent: consistent}, nil
+	return cdc.Snapshot{Name: string(row[2]), Slot: name, Consistent: consistent}, nil
 }
 
 // waitsFor says what the creation of a slot waits for.
@@ -138,7 +130,7 @@ func slotLimitFault(cause error) error {
 
 // Keep copies the temporary slot to the slot, which is permanent and begins at
 // the same consistent point.
-func (s *Session) Keep(ctx context.Context, snap Snapshot) error {
+func (s *Session) Keep(ctx context.Context, snap cdc.Snapshot) error {
 	err := s.within(ctx, changeTimeout, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `SELECT pg_copy_logical_replication_slot($1, $2, false)`, snap.Slot, s.cfg.Slot)
 		return err

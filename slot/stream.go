@@ -30,15 +30,6 @@ const (
 // postgresEpoch is where PostgreSQL's clock begins, in Unix microseconds.
 const postgresEpoch = 946_684_800_000_000
 
-// Frame is one message of the stream.
-type Frame struct {
-	WAL            []byte  // a pgoutput message, valid until the next Receive; nil for a keepalive
-	Keepalive      bool    //
-	WALEnd         cdc.LSN // of a keepalive, what the server has sent; of WAL, not a position to confirm
-	ServerTime     time.Time
-	ReplyRequested bool
-}
-
 // Stream is the flow of a slot. Receive and Status belong to one goroutine,
 // Interrupt and Close may be called from any, at any time.
 type Stream struct {
@@ -117,10 +108,10 @@ func (s *Session) start(ctx context.Context, command string) error {
 // The deadline is set on the connection, which the driver does not notice: a
 // context would cost a goroutine's start for each message. A read that is cut
 // short in the middle of a message, also of a TLS record, goes on where it was.
-func (st *Stream) Receive(deadline time.Time) (f Frame, ok bool, err error) {
+func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) {
 	if !deadline.Equal(st.deadline) {
 		if err := st.conn.Conn().SetReadDeadline(deadline); err != nil {
-			return Frame{}, false, st.streamError(err)
+			return cdc.Frame{}, false, st.streamError(err)
 		}
 		st.deadline = deadline
 	}
@@ -129,14 +120,14 @@ func (st *Stream) Receive(deadline time.Time) (f Frame, ok bool, err error) {
 		// comes later than the look sets its own deadline after ours, and ends
 		// the read.
 		if st.interrupted.Load() {
-			return Frame{}, false, nil
+			return cdc.Frame{}, false, nil
 		}
 		msg, err := st.conn.ReceiveMessage(context.Background())
 		if pgconn.Timeout(err) {
-			return Frame{}, false, nil
+			return cdc.Frame{}, false, nil
 		}
 		if err != nil {
-			return Frame{}, false, st.streamError(err)
+			return cdc.Frame{}, false, st.streamError(err)
 		}
 		switch msg := msg.(type) {
 		case *pgproto3.CopyData:
@@ -146,39 +137,39 @@ func (st *Stream) Receive(deadline time.Time) (f Frame, ok bool, err error) {
 			st.log.Warn("PostgreSQL says", "code", msg.Code, "message", msg.Message)
 		case *pgproto3.ParameterStatus:
 		case *pgproto3.ErrorResponse:
-			return Frame{}, false, st.streamError(pgconn.ErrorResponseToPgError(msg))
+			return cdc.Frame{}, false, st.streamError(pgconn.ErrorResponseToPgError(msg))
 		case *pgproto3.CopyDone, *pgproto3.CommandComplete:
 			// A server that is stopping ends the stream in order when all was
 			// confirmed.
-			return Frame{}, false, fmt.Errorf("%w: it ended the stream", ErrShutdown)
+			return cdc.Frame{}, false, fmt.Errorf("%w: it ended the stream", ErrShutdown)
 		default:
-			return Frame{}, false, fmt.Errorf("the stream of slot %q holds a message of the type %T", st.slot, msg)
+			return cdc.Frame{}, false, fmt.Errorf("the stream of slot %q holds a message of the type %T", st.slot, msg)
 		}
 	}
 }
 
 // parseFrame reads what a CopyData message carries.
-func parseFrame(data []byte) (Frame, error) {
+func parseFrame(data []byte) (cdc.Frame, error) {
 	switch {
 	case len(data) >= 25 && data[0] == byteWAL:
 		// Bytes 1 to 8 are where the WAL of the message starts. That plus its
 		// length is not a position in the WAL, so it is not given out.
-		return Frame{
+		return cdc.Frame{
 			WAL:        data[25:],
 			WALEnd:     cdc.LSN(binary.BigEndian.Uint64(data[9:])),
 			ServerTime: serverTime(data[17:]),
 		}, nil
 	case len(data) == 18 && data[0] == byteKeepalive:
-		return Frame{
+		return cdc.Frame{
 			Keepalive:      true,
 			WALEnd:         cdc.LSN(binary.BigEndian.Uint64(data[1:])),
 			ServerTime:     serverTime(data[9:]),
 			ReplyRequested: data[17] != 0,
 		}, nil
 	case len(data) == 0:
-		return Frame{}, errors.New("the stream holds an empty message")
+		return cdc.Frame{}, errors.New("the stream holds an empty message")
 	}
-	return Frame{}, fmt.Errorf("the stream holds a message of type %q and %d bytes", data[0], len(data))
+	return cdc.Frame{}, fmt.Errorf("the stream holds a message of type %q and %d bytes", data[0], len(data))
 }
 
 func serverTime(data []byte) time.Time {

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/stagedoor/walrelay/relay"
 )
 
 // cli is the command line.
@@ -34,6 +36,8 @@ type process struct {
 	log    *slog.Logger
 	stdin  *os.File
 	stdout io.Writer
+
+	onStep func(relay.Step) // of tests
 }
 
 // errHelp says that help was printed and nothing is left to do.
@@ -75,7 +79,7 @@ func parse(args, environ []string, stdout, stderr io.Writer) (cmd command, cfg *
 	if ctx.Selected().Name == "version" {
 		return cmd, &c.Config, nil, nil
 	}
-	return cmd, &c.Config, sources.misspelt(ctx.Model), c.complete()
+	return cmd, &c.Config, sources.misspelt(ctx.Model), c.validate()
 }
 
 // asUsage makes a usage error of what kong found: our own as it is, kong's with

@@ -2,7 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/health"
+	"github.com/stagedoor/walrelay/outbox"
+	"github.com/stagedoor/walrelay/publisher"
+	"github.com/stagedoor/walrelay/relay"
+	"github.com/stagedoor/walrelay/slot"
 )
 
 // runCmd carries rows until it is told to stop.
@@ -21,6 +29,38 @@ Example:
 }
 
 // Run is called by main.
-func (runCmd) Run(_ context.Context, _ *process) error {
-	return errors.New("not built yet")
+func (runCmd) Run(ctx context.Context, p *process) error {
+	cfg := p.cfg
+	client, err := publisher.Connect(cfg.Redis.URL())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	rows := outbox.New(outbox.Config{Conn: cfg.Postgres, Table: cfg.Table, Mapping: cfg.Mapping(), Mark: cfg.Mark}, p.log)
+	defer rows.Close()
+	where := slotConfig(cfg)
+
+	r := relay.New(relay.Config{
+		Source:          source{slot.New(where, p.log)},
+		Table:           table{Table: rows, id: cfg.ColumnID, healMargin: cfg.HealMargin},
+		Sink:            publisher.New(client, cfg.MaxLen, cfg.Stream),
+		Stream:          cfg.Stream,
+		Key:             func(s cdc.Server) string { return publisher.Key(s.SystemID, s.Database, cfg.Slot) },
+		ConfirmDelay:    cfg.ConfirmDelay,
+		ShutdownTimeout: cfg.ShutdownTimeout,
+		OnStep:          p.onStep,
+		Log:             p.log,
+	})
+	o := &observer{relay: r, table: rows, thresholds: health.Thresholds{AgeCritical: cfg.AgeCritical, LagCritical: int64(cfg.LagCritical)}}
+
+	// The monitor and the pages stay until the relay has stopped.
+	group, done := errgroup.WithContext(context.WithoutCancel(ctx))
+	watching, end := context.WithCancel(done)
+	defer end()
+	group.Go(func() error {
+		defer end()
+		return r.Run(ctx)
+	})
+	group.Go(func() error { return o.watch(watching, slot.NewMonitor(where, p.log), func() {}) })
+	return group.Wait()
 }

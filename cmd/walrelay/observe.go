@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stagedoor/walrelay/internal/health"
+	"github.com/stagedoor/walrelay/outbox"
+	"github.com/stagedoor/walrelay/relay"
+	"github.com/stagedoor/walrelay/slot"
+)
+
+// lookEvery is the interval of the monitor.
+const lookEvery = 5 * time.Second
+
+// observer brings together what the monitor sees and what the relay knows.
+type observer struct {
+	relay      *relay.Relay
+	table      *outbox.Table
+	thresholds health.Thresholds
+
+	mu        sync.Mutex
+	slot      *health.Slot
+	pinnedBy  string
+	problem   error     // seen by the monitor
+	awaySince time.Time // since when the monitor sees nothing
+	awayError string
+	age       time.Duration // of the oldest unmarked row that is not on the stream
+	ageAt     time.Time     // when that was seen; zero when it is not known
+	hungUp    error         // the problem that the relay was told of
+}
+
+// watch runs the monitor until ctx ends.
+func (o *observer) watch(ctx context.Context, m *slot.Monitor, beat func()) error {
+	return m.Run(ctx, lookEvery, o.look, func(s slot.Sample) {
+		beat()
+		o.take(s)
+	}, o.relay.HangUp)
+}
+
+// look reads the age of the oldest unpublished row on the monitor's connection.
+func (o *observer) look(ctx context.Context, conn *pgx.Conn) error {
+	age, at, err := time.Duration(0), time.Time{}, error(nil)
+	if o.table.Marks() != outbox.MarkNone {
+		var found bool
+		age, found, err = o.table.OldestUnpublished(ctx, conn, o.relay.Status().WaitingIDs)
+		if err == nil {
+			at = time.Now()
+		}
+		if !found {
+			age = 0
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.age, o.ageAt = age, at
+	return err
+}
+
+// take keeps a sample. A problem that would lose rows, or slow the writers
+// down, ends the current connection: the next start refuses with the repair.
+func (o *observer) take(s slot.Sample) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s.Err != nil {
+		if o.awaySince.IsZero() {
+			o.awaySince = s.At
+		}
+		o.awayError = s.Err.Error()
+		return
+	}
+	o.awaySince, o.awayError = time.Time{}, ""
+	o.slot, o.pinnedBy = nil, ""
+	if lag := s.Slot; lag != nil {
+		o.slot = &health.Slot{
+			Name: lag.Name, Active: lag.Active, WALStatus: lag.WALStatus,
+			ConfirmedFlush: lag.ConfirmedFlush, Restart: lag.RestartLSN,
+			SafeWALSize: lag.SafeWALSize,
+		}
+		if lag.ConfirmedFlush != 0 {
+			o.slot.UnconfirmedBytes = &lag.UnconfirmedBytes
+		}
+		if lag.RestartLSN != 0 {
+			o.slot.RetainedBytes = &lag.RetainedBytes
+		}
+	}
+	if s.Holder != nil {
+		o.pinnedBy = fmt.Sprintf("%s; to end that: %s", s.Holder, s.Holder.Command())
+	}
+	o.problem = s.Problem
+	if s.Problem != nil && o.relay.Status().Role == relay.RoleStreaming {
+		o.relay.HangUp(s.Problem)
+	}
+}
+
+// health judges by what is known now. It waits for nothing.
+func (o *observer) health() health.Document {
+	now := time.Now()
+	s := o.relay.Status()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	in := health.Input{
+		Now:                now,
+		Thresholds:         o.thresholds,
+		Role:               health.Role(s.Role),
+		Streaming:          s.Role == relay.RoleStreaming,
+		StreamingAwaySince: s.AwaySince,
+		RedisAwaySince:     s.SinkAwaySince,
+		RedisError:         s.SinkProblem,
+		DatabaseAwaySince:  o.awaySince,
+		DatabaseError:      o.awayError,
+		Holder:             s.StandingBy,
+		LockedRow:          s.LockedRow,
+		SlotPinnedBy:       o.pinnedBy,
+		Slot:               o.slot,
+		OldestAge:          o.oldest(now, s),
+		Published:          s.Published,
+	}
+	if s.Role == relay.RoleBackfill {
+		in.BackfillProgress = s.Progress
+		in.Waiting = s.Waiting
+	}
+	switch {
+	case s.Stopped:
+		in.Problems = append(in.Problems, s.Problem)
+	default:
+		in.StreamingError = s.Problem
+		if o.problem != nil {
+			in.Problems = append(in.Problems, o.problem.Error())
+		}
+	}
+	if s.SinkStopped {
+		in.Problems = append(in.Problems, s.SinkProblem)
+	}
+	if s.MarksRefused {
+		in.MarksRefused = s.MarksProblem
+	}
+	return health.Judge(in)
+}
+
+// oldest is the age of the oldest unpublished row, in seconds; nil when it is
+// not known. The table tells it of every row, every few seconds, and the relay
+// of the rows it has received, at once. While nothing can be published, the row
+// that was seen grows older. The caller holds mu.
+func (o *observer) oldest(now time.Time, s relay.Status) *float64 {
+	known, age := false, time.Duration(0)
+	if !o.ageAt.IsZero() {
+		known, age = true, o.age
+		if age > 0 && (s.Role == relay.RoleStarting || !s.SinkAwaySince.IsZero()) {
+			age += now.Sub(o.ageAt)
+		}
+	}
+	if s.Role == relay.RoleStreaming && (known || o.table.Marks() == outbox.MarkNone) {
+		known = true
+		if !s.Oldest.IsZero() {
+			age = max(age, now.Sub(s.Oldest))
+		}
+	}
+	if !known {
+		return nil
+	}
+	seconds := age.Seconds()
+	return &seconds
+}

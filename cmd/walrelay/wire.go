@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/outbox"
+	"github.com/stagedoor/walrelay/relay"
+	"github.com/stagedoor/walrelay/slot"
+)
+
+// source plugs package slot into the relay.
+type source struct{ *slot.Source }
+
+// Open implements relay.Source.
+func (s source) Open(ctx context.Context) (relay.Session, error) {
+	opened, err := s.Source.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return session{opened}, nil
+}
+
+type session struct{ *slot.Session }
+
+// Start implements relay.Session.
+func (s session) Start(ctx context.Context) (relay.Stream, error) {
+	started, err := s.Session.Start(ctx)
+	if err != nil {
+		return nil, standby(err)
+	}
+	return started, nil
+}
+
+// Drop implements relay.SlotMaker.
+func (s session) Drop(ctx context.Context) error { return standby(s.Session.Drop(ctx)) }
+
+// Keep implements relay.SlotMaker.
+func (s session) Keep(ctx context.Context, snapshot cdc.Snapshot) error {
+	return standby(s.Session.Keep(ctx, snapshot))
+}
+
+// standby translates the one error of package slot that the relay decides by.
+func standby(err error) error {
+	if errors.Is(err, slot.ErrSlotInUse) {
+		return fmt.Errorf("%w: %w", relay.ErrSlotInUse, err)
+	}
+	return err
+}
+
+// table plugs package outbox into the relay.
+type table struct {
+	*outbox.Table
+	id         string // the id column
+	healMargin time.Duration
+}
+
+// Check implements relay.Table.
+func (t table) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	return t.Table.Check(ctx, nil)
+}
+
+// Marks implements relay.Table.
+func (t table) Marks() bool { return t.Table.Marks() != outbox.MarkNone }
+
+// Fields implements relay.Table.
+func (t table) Fields() []relay.FieldInfo {
+	var fields []relay.FieldInfo
+	json := t.JSONFields()
+	for _, f := range t.Table.Fields() {
+		fields = append(fields, relay.FieldInfo{Name: f.Name, ID: f.Column == t.id, JSON: json[f.Name]})
+	}
+	return fields
+}
+
+// Candidates implements relay.Table.
+func (t table) Candidates(ctx context.Context, s cdc.Snapshot, since cdc.Since) (relay.Candidates, error) {
+	opened, err := t.Table.Candidates(ctx, s.Name, since, t.healMargin)
+	if err != nil {
+		return nil, err
+	}
+	return opened, nil
+}
+
+// Mark implements relay.Table.
+func (t table) Mark(ctx context.Context, rows []cdc.Mark) ([]cdc.MarkState, error) {
+	states, err := t.Table.Mark(ctx, rows)
+	if errors.Is(err, outbox.ErrMarkRefused) {
+		err = fmt.Errorf("%w: %w", relay.ErrMarkRefused, err)
+	}
+	return states, err
+}
+
+// Locker implements relay.Table.
+func (t table) Locker(ctx context.Context, id string) (string, error) {
+	text, _, err := t.Table.Locker(ctx, id)
+	return text, err
+}
