@@ -1,0 +1,144 @@
+package health
+
+import (
+	"encoding/json"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+func TestDocumentAsJSON(t *testing.T) {
+	full := healthy()
+	full.Slot.SafeWALSize = ptr[int64](-5)
+	full.Slot.UnconfirmedBytes = ptr[int64](-1)
+	full.Slot.ConfirmedFlush = 0x1A_0000_00FF
+	full.OldestAge = ptr(1.5)
+
+	lost := healthy()
+	lost.Slot = &Slot{Name: "walrelay", WALStatus: "lost", ConfirmedFlush: 1}
+	lost.OldestAge = ptr(-1.0)
+
+	noStatus := healthy()
+	noStatus.Slot.WALStatus = ""
+	noStatus.OldestAge = ptr(math.NaN())
+
+	for _, c := range []struct {
+		name string
+		in   Input
+		want string
+	}{
+		{
+			"streaming", healthy(),
+			`{"status":"ok","reasons":[],"role":"streaming",` +
+				`"slot":{"name":"walrelay","active":true,"wal_status":"reserved","confirmed_flush_lsn":"0/16B3748","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":null},` +
+				`"oldest_unpublished_age_seconds":0.25,"published_total":7}`,
+		},
+		{
+			"no lag is below zero, but a budget is", full,
+			`{"status":"ok","reasons":[],"role":"streaming",` +
+				`"slot":{"name":"walrelay","active":true,"wal_status":"reserved","confirmed_flush_lsn":"1A/FF","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":-5},` +
+				`"oldest_unpublished_age_seconds":1.5,"published_total":7}`,
+		},
+		{
+			"nothing known",
+			Input{},
+			`{"status":"warn","reasons":["The relay has been starting: no row is published yet."],"role":"starting","slot":null,"oldest_unpublished_age_seconds":null,"published_total":0}`,
+		},
+		{
+			"a lost slot has no restart_lsn", lost,
+			`{"status":"critical","reasons":["PostgreSQL removed WAL that slot \"walrelay\" still needed (wal_status lost): rows that were not published yet cannot come from this slot any more."],"role":"streaming",` +
+				`"slot":{"name":"walrelay","active":false,"wal_status":"lost","confirmed_flush_lsn":"0/1","restart_lsn":null,"unconfirmed_bytes":null,"retained_bytes":null,"safe_wal_size":null},` +
+				`"oldest_unpublished_age_seconds":0,"published_total":7}`,
+		},
+		{
+			"no wal_status, and an age that is no number", noStatus,
+			`{"status":"ok","reasons":[],"role":"streaming",` +
+				`"slot":{"name":"walrelay","active":true,"wal_status":null,"confirmed_flush_lsn":"0/16B3748","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":null},` +
+				`"oldest_unpublished_age_seconds":null,"published_total":7}`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			doc := Judge(c.in)
+			got, err := json.Marshal(doc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+			var back Document
+			if err := json.Unmarshal(got, &back); err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(back, doc) {
+				t.Errorf("read back as %+v, want %+v", back, doc)
+			}
+		})
+	}
+}
+
+func TestSlotJSONRefusesWhatIsNoLSN(t *testing.T) {
+	for _, text := range []string{`{"restart_lsn":"x"}`, `[]`} {
+		if err := json.Unmarshal([]byte(text), new(Slot)); err == nil {
+			t.Errorf("%s was read", text)
+		}
+	}
+}
+
+func TestHTTPCode(t *testing.T) {
+	want := map[Status]int{StatusOK: 200, StatusWarn: 200, StatusCritical: 503}
+	for _, s := range Statuses() {
+		if got := s.HTTPCode(); got != want[s] {
+			t.Errorf("%s is answered with %d, want %d", s, got, want[s])
+		}
+	}
+}
+
+// Every text that an Input can hold is given a password: a field that is added
+// and forgotten in Judge shows up here.
+func TestNoTextOfAnInputLeaksAPassword(t *testing.T) {
+	const leak = "dial postgres://user:s3cret@host/db: refused"
+	in := healthy()
+	in.Role, in.Streaming = RoleStandby, false
+	v := reflect.ValueOf(&in).Elem()
+	texts := 0
+	for i := range v.NumField() {
+		switch f := v.Field(i).Addr().Interface().(type) {
+		case *string:
+			*f, texts = leak, texts+1
+		case *[]string:
+			*f, texts = []string{leak, leak}, texts+1
+		}
+	}
+	if texts < 9 {
+		t.Fatalf("only %d texts in Input", texts)
+	}
+	for _, role := range Roles() {
+		in.Role = role
+		in.RedisAwaySince, in.DatabaseAwaySince, in.StreamingAwaySince = ago(1), ago(1), ago(1)
+		doc := Judge(in)
+		all := strings.Join(doc.Reasons, "\n")
+		if strings.Contains(all, "s3cret") {
+			t.Errorf("%s leaks the password:\n%s", role, all)
+		}
+		if !strings.Contains(all, "postgres://user:xxxxx@host/db: refused") {
+			t.Errorf("%s lost the host:\n%s", role, all)
+		}
+	}
+	if in.Problems[0] != leak {
+		t.Error("Judge wrote into its input")
+	}
+}
+
+func TestZeroLSNIsNull(t *testing.T) {
+	var s Slot
+	if err := json.Unmarshal([]byte(`{"name":"a","confirmed_flush_lsn":null,"restart_lsn":"0/10"}`), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.ConfirmedFlush != 0 || s.Restart != cdc.LSN(16) {
+		t.Errorf("read as %+v", s)
+	}
+}

@@ -1,0 +1,151 @@
+package health
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// Role is what this relay does at the moment.
+type Role string
+
+// The roles of a relay. The zero Role counts as starting.
+const (
+	RoleStarting  Role = "starting"
+	RoleBackfill  Role = "backfill"
+	RoleStreaming Role = "streaming"
+	RoleStandby   Role = "standby"
+)
+
+// Roles returns every role.
+func Roles() []Role {
+	return []Role{RoleStarting, RoleBackfill, RoleStreaming, RoleStandby}
+}
+
+// Thresholds say when a lag becomes critical. Zero switches one off.
+type Thresholds struct {
+	AgeCritical time.Duration // of the oldest unpublished row, and of being away
+	LagCritical int64         // bytes, unconfirmed or retained
+}
+
+// Input is everything that Judge goes by. A text is a driver's or a server's
+// own words or a sentence, and is empty when there is nothing to say; a time is
+// zero when nothing is wrong. Credentials in the texts never get out.
+type Input struct {
+	Now        time.Time
+	Thresholds Thresholds
+	Role       Role
+
+	// Streaming says that the replication connection is up and delivers, or
+	// would if there were something. It is false in a backfill and on a
+	// standby, which is no fault there.
+	Streaming bool
+	// StreamingAwaySince is when streaming ended, when a start began, or on a
+	// standby when the last active relay was seen. In a backfill it counts only
+	// together with StreamingError.
+	StreamingAwaySince time.Time
+	StreamingError     string // the last error; empty after a success
+
+	RedisAwaySince time.Time
+	RedisError     string
+
+	// DatabaseAwaySince is about the monitor's own connection, from which Slot
+	// and OldestAge come. While it is away they are what was last seen.
+	DatabaseAwaySince time.Time
+	DatabaseError     string
+
+	// Problems are what stops the line until somebody acts, such as a gap or a
+	// missing privilege, each with its repair.
+	Problems []string
+	// MarksRefused is how PostgreSQL refuses to let published rows be marked,
+	// with the repair. Confirming goes on, so that the table no longer checks
+	// the stream.
+	MarksRefused string
+
+	Holder           string // on a standby: who has the slot, such as "process 4711"
+	BackfillProgress string // how far a backfill is
+	Waiting          string // what the creation of the slot waits for, such as a process
+	LockedRow        string // who keeps rows locked that are to be marked
+	SlotPinnedBy     string // what holds restart_lsn back
+
+	Slot      *Slot    // nil where there is none
+	OldestAge *float64 // seconds, of the oldest unpublished row; nil when no relay can know, 0 when there is none
+	Published uint64   // rows, since the process started
+}
+
+// Slot is a replication slot as an ordinary connection sees it.
+//
+// https://www.postgresql.org/docs/current/view-pg-replication-slots.html
+type Slot struct {
+	Name             string
+	Active           bool
+	WALStatus        string  // reserved, extended, unreserved or lost; empty for NULL
+	ConfirmedFlush   cdc.LSN // zero for NULL
+	Restart          cdc.LSN // zero for NULL, such as of a lost slot
+	UnconfirmedBytes *int64  // from ConfirmedFlush to the end of WAL; nil for NULL
+	RetainedBytes    *int64  // from Restart to the end of WAL; nil for NULL
+	SafeWALSize      *int64  // bytes that may still be written before WAL is removed; nil without a limit
+}
+
+// slotJSON is the wire form: what PostgreSQL calls NULL is null.
+type slotJSON struct {
+	Name             string   `json:"name"`
+	Active           bool     `json:"active"`
+	WALStatus        *string  `json:"wal_status"`
+	ConfirmedFlush   *cdc.LSN `json:"confirmed_flush_lsn"`
+	Restart          *cdc.LSN `json:"restart_lsn"`
+	UnconfirmedBytes *int64   `json:"unconfirmed_bytes"`
+	RetainedBytes    *int64   `json:"retained_bytes"`
+	SafeWALSize      *int64   `json:"safe_wal_size"`
+}
+
+// MarshalJSON writes null for what is not known: a zero would read as a slot
+// without lag.
+func (s Slot) MarshalJSON() ([]byte, error) {
+	return json.Marshal(slotJSON{
+		Name:             s.Name,
+		Active:           s.Active,
+		WALStatus:        nonZero(s.WALStatus),
+		ConfirmedFlush:   nonZero(s.ConfirmedFlush),
+		Restart:          nonZero(s.Restart),
+		UnconfirmedBytes: s.UnconfirmedBytes,
+		RetainedBytes:    s.RetainedBytes,
+		SafeWALSize:      s.SafeWALSize,
+	})
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (s *Slot) UnmarshalJSON(text []byte) error {
+	var j slotJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return err
+	}
+	*s = Slot{
+		Name:             j.Name,
+		Active:           j.Active,
+		WALStatus:        orZero(j.WALStatus),
+		ConfirmedFlush:   orZero(j.ConfirmedFlush),
+		Restart:          orZero(j.Restart),
+		UnconfirmedBytes: j.UnconfirmedBytes,
+		RetainedBytes:    j.RetainedBytes,
+		SafeWALSize:      j.SafeWALSize,
+	}
+	return nil
+}
+
+func nonZero[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+func orZero[T any](v *T) T {
+	if v == nil {
+		var zero T
+		return zero
+	}
+	return *v
+}
