@@ -13,6 +13,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"syscall"
+
+	"github.com/stagedoor/walrelay/relay"
 )
 
 // The exit codes, as --help lists them.
@@ -40,6 +42,11 @@ func limitMemory(getenv func(string) string) {
 
 // realMain runs one command and returns the exit code.
 func realMain(args, environ []string, stdin *os.File, stdout, stderr io.Writer) int {
+	return watchedMain(args, environ, stdin, stdout, stderr, nil)
+}
+
+// watchedMain is realMain for tests that end the process at a step.
+func watchedMain(args, environ []string, stdin *os.File, stdout, stderr io.Writer, onStep func(relay.Step)) int {
 	cmd, cfg, warnings, err := parse(args, environ, stdout, stderr)
 	if errors.Is(err, errHelp) {
 		return exitDone
@@ -50,7 +57,7 @@ func realMain(args, environ []string, stdin *os.File, stdout, stderr io.Writer) 
 			log.Warn("environment: " + warning)
 		}
 		err = untilSignal(log, os.Exit, func(ctx context.Context) error {
-			return cmd.Run(ctx, &process{cfg: cfg, log: log, stdin: stdin, stdout: stdout})
+			return cmd.Run(ctx, &process{cfg: cfg, log: log, stdin: stdin, stdout: stdout, onStep: onStep})
 		})
 	}
 	return exitCode(err, stderr)

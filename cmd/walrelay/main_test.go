@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(execEnv) {
 	case "walrelay":
 		main()
+	case "crash":
+		crash()
 	case "signals":
 		waitForSignals()
 	default:
