@@ -20,35 +20,39 @@ var errExited = errors.New("the server exited")
 // process is one run of a server's program.
 type process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when the process was reaped
-	err  error         // how it ended; valid once done is closed
+	life context.Context // ends when the process was reaped
+	err  error           // how it ended; valid after life
 }
 
 // startProcess starts cmd and a goroutine that reaps it, which ends with the
-// process: whoever ends the process and waits for done has waited for it.
+// process: whoever ends the process and waits has waited for both.
 func startProcess(cmd *exec.Cmd, reaped func()) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, done: make(chan struct{})}
+	life, end := context.WithCancel(context.Background())
+	p := &process{cmd: cmd, life: life}
 	go func() {
+		defer end()
 		p.err = cmd.Wait()
 		reaped()
-		close(p.done)
 	}()
 	return p, nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
-
-func (p *process) running() bool {
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
+// during returns a context that ends with ctx or with the process.
+func (p *process) during(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(p.life, func() { cancel(errExited) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
 	}
 }
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+func (p *process) running() bool { return p.life.Err() == nil }
 
 // signal sends to the program itself, not to its children. It is harmless when
 // the process was reaped already.
@@ -62,7 +66,7 @@ func (p *process) signal(sig syscall.Signal) error {
 // wait returns when the process was reaped.
 func (p *process) wait(ctx context.Context) error {
 	select {
-	case <-p.done:
+	case <-p.life.Done():
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("the server is still running: %w", context.Cause(ctx))
@@ -91,7 +95,7 @@ func (p *process) kill(ctx context.Context) error {
 	if err := p.stop(ctx, syscall.SIGKILL); err != nil {
 		return err
 	}
-	return poll(ctx, nil, func() bool {
+	return poll(ctx, func() bool {
 		return !slices.ContainsFunc(family, func(pid int) bool { return state(pid) != 0 })
 	})
 }
@@ -103,7 +107,7 @@ func (p *process) freeze(ctx context.Context) ([]int, error) {
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return nil, err
 	}
-	if err := poll(ctx, nil, func() bool { return halted(p.pid()) }); err != nil {
+	if err := poll(ctx, func() bool { return halted(p.pid()) }); err != nil {
 		return nil, err
 	}
 	for {
@@ -115,7 +119,7 @@ func (p *process) freeze(ctx context.Context) ([]int, error) {
 		for _, pid := range awake {
 			_ = syscall.Kill(pid, syscall.SIGSTOP)
 		}
-		err := poll(ctx, nil, func() bool {
+		err := poll(ctx, func() bool {
 			return !slices.ContainsFunc(awake, func(pid int) bool { return !halted(pid) })
 		})
 		if err != nil {

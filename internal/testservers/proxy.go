@@ -230,11 +230,14 @@ func (p *Proxy) serve(ctx context.Context, client *net.TCPConn) {
 		return
 	}
 	link := newLink(client, server.(*net.TCPConn))
-	defer link.sever()
 	if !p.enter(ctx, link) {
+		link.sever()
 		return
 	}
 	defer p.leave(link)
+	// In order, since a reset would take unread bytes from the peer.
+	defer client.Close()
+	defer server.Close()
 	var replies sync.WaitGroup
 	replies.Go(func() { p.pump(link, link.server, link.client, &p.replies) })
 	p.pump(link, link.client, link.server, &p.requests)

@@ -69,15 +69,16 @@ func (r *Redis) create(ctx context.Context) error {
 // answers reports whether the server does more than load its data. An error
 // reply, such as one that asks for a password, is an answer.
 func (r *Redis) answers(ctx context.Context) bool {
-	dialer := net.Dialer{Timeout: 5 * time.Second}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", r.Addr())
 	if err != nil {
 		return false
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return false
-	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
 		return false
 	}

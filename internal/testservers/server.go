@@ -107,7 +107,9 @@ func (s *server) TryStart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = poll(ctx, proc.done, func() bool { return s.ready(ctx) })
+	ctx, cancel := proc.during(ctx)
+	defer cancel()
+	err = poll(ctx, func() bool { return s.ready(ctx) })
 	if errors.Is(err, errExited) {
 		return fmt.Errorf("%s did not start: %w: %v; the end of its log:\n%s", s.name, err, proc.err, s.logTail())
 	}

@@ -50,17 +50,17 @@ func patient(t TB, what string, op func(context.Context) error) {
 	}
 }
 
-// poll calls check until it says true, ctx ends, or one of the channels is
-// closed. It is for conditions that nobody announces.
-func poll(ctx context.Context, gone <-chan struct{}, check func() bool) error {
+// poll calls check until it says true or ctx ends. It is for conditions that
+// nobody announces.
+func poll(ctx context.Context, check func() bool) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !check() {
 		select {
 		case <-tick.C:
-		case <-gone:
-			return errExited
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
 			return fmt.Errorf("waited in vain: %w", context.Cause(ctx))
 		}
 	}

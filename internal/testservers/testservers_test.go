@@ -47,7 +47,7 @@ func record(f func(r *recorder)) *recorder {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, check func() bool) {
 	t.Helper()
-	patient(t, what, func(ctx context.Context) error { return poll(ctx, nil, check) })
+	patient(t, what, func(ctx context.Context) error { return poll(ctx, check) })
 }
 
 func exists(path string) bool {
