@@ -154,7 +154,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer end(nil)
 	r.stop, r.kill = ctx, kill
 	defer context.AfterFunc(ctx, func() {
-		r.log.Info("stopping", "within", r.cfg.ShutdownTimeout)
 		select {
 		case <-time.After(r.cfg.ShutdownTimeout):
 			r.log.Warn("the shutdown time-out is over; what is in flight is left to the next start, which repeats it")

@@ -43,13 +43,13 @@ type Status struct {
 	MarksWaiting int
 	WaitingIDs   []string // some rows that are published and not marked
 
-	Published, Batches, Skipped, Marked, Retries, Reconnects uint64
+	Published, Batches, Skipped, Marked, AppendRetries, StampRetries, Reconnects uint64
 }
 
 // status is where the loops write down what they do.
 type status struct {
-	skipped, marked             atomic.Uint64
-	rows, batches, retries, ups atomic.Uint64
+	skipped, marked, rows, batches   atomic.Uint64
+	appendRetries, stampRetries, ups atomic.Uint64
 
 	mu        sync.Mutex
 	now       Status
@@ -123,7 +123,6 @@ func (s *status) published(rows int) {
 }
 
 func (s *status) sinkFailed(err error) {
-	s.retries.Add(1)
 	s.set(func(now *Status) {
 		now.SinkProblem, now.SinkStopped = err.Error(), permanent(err)
 		if now.SinkAwaySince.IsZero() {
@@ -159,7 +158,8 @@ func (s *status) snapshot() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now
-	now.Published, now.Batches, now.Retries = s.rows.Load(), s.batches.Load(), s.retries.Load()
+	now.Published, now.Batches = s.rows.Load(), s.batches.Load()
+	now.AppendRetries, now.StampRetries = s.appendRetries.Load(), s.stampRetries.Load()
 	now.Skipped, now.Marked = s.skipped.Load(), s.marked.Load()
 	if ups := s.ups.Load(); ups > 0 {
 		now.Reconnects = ups - 1

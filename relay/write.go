@@ -66,6 +66,11 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 				return &ConflictError{Conflict: c}
 			}
 		default:
+			if len(events) > 0 {
+				r.status.appendRetries.Add(1)
+			} else {
+				r.status.stampRetries.Add(1)
+			}
 			r.status.sinkFailed(err)
 			r.complain("Redis", err)
 			select {

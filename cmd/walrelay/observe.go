@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stagedoor/walrelay/internal/health"
+	"github.com/stagedoor/walrelay/internal/web"
 	"github.com/stagedoor/walrelay/outbox"
 	"github.com/stagedoor/walrelay/relay"
 	"github.com/stagedoor/walrelay/slot"
@@ -116,7 +117,7 @@ func (o *observer) health() health.Document {
 		Holder:             s.StandingBy,
 		LockedRow:          s.LockedRow,
 		SlotPinnedBy:       o.pinnedBy,
-		Slot:               o.slot,
+		Slot:               o.slotNow(s),
 		OldestAge:          o.oldest(now, s),
 		Published:          s.Published,
 	}
@@ -142,6 +143,17 @@ func (o *observer) health() health.Document {
 	return health.Judge(in)
 }
 
+// slotNow is the slot as last seen, but for what the relay knows better. The
+// caller holds mu.
+func (o *observer) slotNow(s relay.Status) *health.Slot {
+	if o.slot == nil || s.Role != relay.RoleStreaming {
+		return o.slot
+	}
+	now := *o.slot
+	now.Active = true // by our own connection
+	return &now
+}
+
 // oldest is the age of the oldest unpublished row, in seconds; nil when it is
 // not known. The table tells it of every row, every few seconds, and the relay
 // of the rows it has received, at once. While nothing can be published, the row
@@ -165,4 +177,14 @@ func (o *observer) oldest(now time.Time, s relay.Status) *float64 {
 	}
 	seconds := age.Seconds()
 	return &seconds
+}
+
+// stats are the totals of /metrics.
+func (o *observer) stats() web.Stats {
+	s := o.relay.Status()
+	return web.Stats{
+		Published: s.Published, SkippedOnStream: s.Skipped, Batches: s.Batches,
+		AppendRetries: s.AppendRetries, StampFailures: s.StampRetries, Reconnects: s.Reconnects,
+		Marked: s.Marked, MarksWaiting: s.MarksWaiting,
+	}
 }

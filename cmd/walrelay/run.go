@@ -2,11 +2,16 @@ package main
 
 import (
 	"context"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/health"
+	"github.com/stagedoor/walrelay/internal/web"
 	"github.com/stagedoor/walrelay/outbox"
 	"github.com/stagedoor/walrelay/publisher"
 	"github.com/stagedoor/walrelay/relay"
@@ -39,6 +44,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 	rows := outbox.New(outbox.Config{Conn: cfg.Postgres, Table: cfg.Table, Mapping: cfg.Mapping(), Mark: cfg.Mark}, p.log)
 	defer rows.Close()
 	where := slotConfig(cfg)
+	loops := web.NewHeartbeats()
 
 	r := relay.New(relay.Config{
 		Source:          source{slot.New(where, p.log)},
@@ -48,19 +54,55 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		Key:             func(s cdc.Server) string { return publisher.Key(s.SystemID, s.Database, cfg.Slot) },
 		ConfirmDelay:    cfg.ConfirmDelay,
 		ShutdownTimeout: cfg.ShutdownTimeout,
-		OnStep:          p.onStep,
-		Log:             p.log,
+		Loop: func(name string) (beat, done func()) {
+			loop := loops.Register(name)
+			return loop.Beat, loop.Done
+		},
+		OnStep: p.onStep,
+		Log:    p.log,
 	})
 	o := &observer{relay: r, table: rows, thresholds: health.Thresholds{AgeCritical: cfg.AgeCritical, LagCritical: int64(cfg.LagCritical)}}
 
+	server, err := pages(cfg, p.log, o, loops)
+	if err != nil {
+		return err
+	}
+	if err := server.Listen(ctx); err != nil { // before anything slow
+		return err
+	}
+
 	// The monitor and the pages stay until the relay has stopped.
-	group, done := errgroup.WithContext(context.WithoutCancel(ctx))
-	watching, end := context.WithCancel(done)
+	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
+	watching, end := context.WithCancel(running)
 	defer end()
 	group.Go(func() error {
 		defer end()
 		return r.Run(ctx)
 	})
-	group.Go(func() error { return o.watch(watching, slot.NewMonitor(where, p.log), func() {}) })
+	group.Go(func() error {
+		loop := loops.Register("monitor")
+		defer loop.Done()
+		return o.watch(watching, slot.NewMonitor(where, p.log), loop.Beat)
+	})
+	group.Go(func() error { return server.Run(watching) })
 	return group.Wait()
+}
+
+// pages is the HTTP server with all that it shows.
+func pages(cfg *Config, log *slog.Logger, o *observer, loops *web.Heartbeats) (*web.Server, error) {
+	info, _ := debug.ReadBuildInfo()
+	v, c := buildVersion(version, commit, info)
+	registry := prometheus.NewRegistry()
+	if err := web.RegisterProcess(registry, web.Build{Version: v, Commit: c}); err != nil {
+		return nil, err
+	}
+	if err := registry.Register(web.NewCollector(o.health, o.stats)); err != nil {
+		return nil, err
+	}
+	return web.New(web.Config{
+		Addr:     cfg.HTTP,
+		Registry: registry,
+		Health:   func(context.Context) health.Document { return o.health() },
+		Live:     loops.Live,
+	}, log), nil
 }

@@ -269,7 +269,7 @@ func (p *relayProcess) says(text string) {
 	})
 }
 
-var listening = regexp.MustCompile(`address=(127\.0\.0\.1:\d+)`)
+var listening = regexp.MustCompile(`addr=(127\.0\.0\.1:\d+)`)
 
 // health reads /healthz.
 func (p *relayProcess) health() (code int, doc healthDocument, err error) {
