@@ -158,11 +158,17 @@ func mergeMarks(a, b []cdc.Mark) []cdc.Mark {
 	return append(append(out, a...), b...)
 }
 
-func (q *marks) setRefused(refused bool) {
+// setRefused notes whether marking is refused, and returns how many rows were
+// left unmarked meanwhile for want of memory.
+func (q *marks) setRefused(refused bool) (dropped uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.refused = refused
 	signal(q.space)
+	if !refused {
+		dropped, q.dropped = q.dropped, 0
+	}
+	return dropped
 }
 
 // counts returns how many rows wait for their first try and for another one.

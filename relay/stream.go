@@ -224,7 +224,13 @@ func (d *decoding) frame(f cdc.Frame) error {
 	return nil
 }
 
+// end notes that everything before lsn was received. Until the checkpoint's
+// transaction is met nothing counts as published: rows are held unmarked, and
+// if it is never met, this WAL must not be confirmed at all.
 func (d *decoding) end(lsn cdc.LSN, serverTime time.Time) {
+	if !d.resume.Met() {
+		return
+	}
 	d.received = max(d.received, lsn)
 	d.queue.push(item{kind: itemEnd, lsn: d.received, serverTime: serverTime})
 }
