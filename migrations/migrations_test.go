@@ -1,0 +1,179 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"log"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/goleak"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/testservers"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(&suite{m: m}) }
+
+// server is the PostgreSQL that tests share, each with a database of its own.
+var server *testservers.Postgres
+
+// suite owns the shared server. It is a testservers.TB.
+type suite struct {
+	m        *testing.M
+	cleanups []func()
+}
+
+func (s *suite) Run() int {
+	defer func() {
+		for i := len(s.cleanups) - 1; i >= 0; i-- {
+			s.cleanups[i]()
+		}
+	}()
+	server = testservers.StartPostgres(s, testservers.PostgresOptions{})
+	return s.m.Run()
+}
+
+func (s *suite) Helper()                           {}
+func (s *suite) Failed() bool                      { return false }
+func (s *suite) Logf(format string, args ...any)   { log.Printf(format, args...) }
+func (s *suite) Fatalf(format string, args ...any) { log.Fatalf(format, args...) }
+func (s *suite) Cleanup(f func())                  { s.cleanups = append(s.cleanups, f) }
+
+const patience = 30 * time.Second
+
+// db is a session in a database of the test's own.
+type db struct {
+	t    *testing.T
+	conn *pgconn.PgConn
+	dsn  string
+}
+
+func connect(t *testing.T, dsn string) *db {
+	t.Helper()
+	conn, err := pgconn.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return &db{t, conn, dsn}
+}
+
+// try runs SQL and returns its last column of all rows, in one line.
+func (d *db) try(sql string) (string, error) {
+	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	defer cancel()
+	results, err := d.conn.Exec(ctx, sql).ReadAll()
+	var all []string
+	for _, result := range results {
+		for _, row := range result.Rows {
+			all = append(all, string(row[len(row)-1]))
+		}
+	}
+	return strings.Join(all, "\n"), err
+}
+
+func (d *db) exec(sql string) string {
+	d.t.Helper()
+	text, err := d.try(sql)
+	if err != nil {
+		d.t.Fatalf("%s: %v", sql, err)
+	}
+	return text
+}
+
+// catalogue is what the database has in tables and indexes, and whether any of
+// it was touched.
+func (d *db) catalogue() string {
+	d.t.Helper()
+	return d.exec(`SELECT format('%s.%s %s %s', c.oid::regclass, c.relkind, c.xmin, pg_get_indexdef(c.oid))
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname !~ '^(pg_|information_schema)' ORDER BY 1`)
+}
+
+var tables = []cdc.Table{
+	{Schema: "public", Name: "outbox"},
+	{Schema: "My App", Name: "Out.Box"},
+	{Schema: `s"q`, Name: `it's "quoted"`},
+	{Schema: `back\slash`, Name: `out\box'`},
+	{Schema: "$walrelay$", Name: "$_walrelay$ {{table}} :x $1"},
+	{Schema: "sélection", Name: "été😀 " + strings.Repeat("x", 48)}, // 63 bytes
+}
+
+// TestTableIsMadeOnceAndThenLeftAlone, whatever its name.
+func TestTableIsMadeOnceAndThenLeftAlone(t *testing.T) {
+	for _, table := range tables {
+		t.Run(table.String(), func(t *testing.T) {
+			d := connect(t, server.NewDatabase(t))
+			d.exec("CREATE SCHEMA IF NOT EXISTS " + cdc.QuoteIdent(table.Schema))
+			d.exec(Table(table))
+			got := d.exec(`SELECT format('%s %s %s %s%s', a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(b.adbin, b.adrelid), a.attidentity)
+				FROM pg_attribute a LEFT JOIN pg_attrdef b ON b.adrelid = a.attrelid AND b.adnum = a.attnum
+				WHERE a.attrelid = '` + strings.ReplaceAll(table.String(), "'", "''") + `'::regclass AND a.attnum > 0 ORDER BY a.attnum`)
+			want := strings.Join([]string{
+				"id bigint t d",
+				"kind text t ",
+				"payload jsonb t ",
+				"created_at timestamp with time zone t now()",
+				"published_at timestamp with time zone f ",
+			}, "\n")
+			if got != want {
+				t.Errorf("columns:\n%s\nwant:\n%s", got, want)
+			}
+			indexes := d.exec(`SELECT substring(pg_get_indexdef(indexrelid) FROM 'USING .*') FROM pg_index
+				WHERE indrelid = '` + strings.ReplaceAll(table.String(), "'", "''") + `'::regclass ORDER BY indisprimary`)
+			if want := "USING btree (id) WHERE (published_at IS NULL)\nUSING btree (id)"; indexes != want {
+				t.Errorf("indexes:\n%s\nwant:\n%s", indexes, want)
+			}
+			before := d.catalogue()
+			d.exec(Table(table))
+			if after := d.catalogue(); after != before {
+				t.Errorf("before:\n%s\nafter:\n%s", before, after)
+			}
+		})
+	}
+}
+
+// TestTableThatIsThereIsNotChanged, however it looks.
+func TestTableThatIsThereIsNotChanged(t *testing.T) {
+	for _, sql := range []string{
+		"CREATE TABLE outbox (key uuid PRIMARY KEY, body text)",
+		"CREATE TABLE outbox (id bigint, published_at timestamptz)",
+		"CREATE VIEW outbox AS SELECT 1 AS id",
+		"CREATE TABLE outbox (id bigint) PARTITION BY RANGE (id)",
+	} {
+		d := connect(t, server.NewDatabase(t))
+		d.exec(sql)
+		before := d.catalogue()
+		d.exec(Table(tables[0]))
+		if after := d.catalogue(); after != before {
+			t.Errorf("%s; before:\n%s\nafter:\n%s", sql, before, after)
+		}
+	}
+}
+
+// TestTableThatIsThereIsNotLocked: it may be run beside busy writers, and by a
+// role that owns nothing.
+func TestTableThatIsThereIsNotLocked(t *testing.T) {
+	dsn := server.NewDatabase(t)
+	d, writer := connect(t, dsn), connect(t, dsn)
+	d.exec(Table(tables[0]))
+	writer.exec("BEGIN; LOCK TABLE outbox")
+	d.exec("SET lock_timeout = '2s'")
+	d.exec("CREATE ROLE nobody; SET ROLE nobody")
+	d.exec(Table(tables[0]))
+	writer.exec("ROLLBACK")
+	d.exec("RESET ROLE; DROP ROLE nobody")
+}
+
+// TestTableWithoutSchema: making schemas is for whoever owns the database.
+func TestTableWithoutSchema(t *testing.T) {
+	d := connect(t, server.NewDatabase(t))
+	_, err := d.try(Table(cdc.Table{Schema: "app", Name: "outbox"}))
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "3F000" {
+		t.Errorf("error %v, want 3F000, that the schema does not exist", err)
+	}
+}

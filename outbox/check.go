@@ -1,0 +1,223 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
+	"github.com/stagedoor/walrelay/internal/pg"
+)
+
+// Check verifies that the table is there, that it can be read whole, and that
+// it has the mapped columns; it learns their types and settles how rows are
+// marked. It belongs before every start, since all of that can change while
+// the relay is away. Without conn it uses a connection of its own.
+//
+// What an operator has to repair is a fault.Error with the exact SQL; what is
+// merely slow or dubious is logged, once.
+func (t *Table) Check(ctx context.Context, conn *pgx.Conn) error {
+	if conn == nil {
+		own, err := pg.Connect(ctx, t.conn)
+		if err != nil {
+			return err
+		}
+		defer hangUp(own)
+		conn = own
+	}
+	l, err := t.read(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if err := t.verify(l); err != nil {
+		return err
+	}
+	if err := t.resolve(l); err != nil {
+		return err
+	}
+	t.warn(l)
+	t.checked.Store(l)
+	return nil
+}
+
+// verify looks for what makes the table unfit to be read.
+func (t *Table) verify(l *layout) error {
+	switch {
+	case l.kind != "r" && l.kind != "p":
+		return &fault.Error{
+			Problem: fmt.Sprintf("%s is not a table", t.table),
+			Fix:     "name a table with --table SCHEMA.TABLE: only tables are in the write-ahead log",
+		}
+	case l.unlogged:
+		return &fault.Error{
+			Problem: fmt.Sprintf("%s is not in the write-ahead log", t.table),
+			Fix:     fmt.Sprintf("ALTER TABLE %s SET LOGGED; a temporary table cannot be an outbox", t.table),
+		}
+	case l.children:
+		return &fault.Error{
+			Problem: fmt.Sprintf("other tables inherit from %s, and their rows would not arrive under its name", t.table),
+			Fix:     "use declarative partitioning, or take them out with ALTER TABLE CHILD NO INHERIT " + t.table.String(),
+		}
+	case !l.usage:
+		return &fault.Error{
+			Problem: fmt.Sprintf("the role may not use schema %s", cdc.QuoteIdent(t.table.Schema)),
+			Fix:     fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", cdc.QuoteIdent(t.table.Schema), l.role),
+		}
+	case !l.selectable:
+		return &fault.Error{
+			Problem: fmt.Sprintf("the role may not read %s", t.table),
+			Fix:     fmt.Sprintf("GRANT SELECT ON %s TO %s", t.table, l.role),
+		}
+	case l.hidden:
+		return &fault.Error{
+			Problem: fmt.Sprintf("row-level security of %s applies to the role and could hide rows from it", t.table),
+			Fix:     fmt.Sprintf("ALTER ROLE %s BYPASSRLS", l.role),
+		}
+	}
+	return t.verifyColumns(l)
+}
+
+func (t *Table) verifyColumns(l *layout) error {
+	entry := []string{t.mapping.ID}
+	for _, f := range t.fields {
+		entry = append(entry, f.Column)
+	}
+	for _, name := range entry {
+		if !l.has(name) {
+			return t.missing(name, l.names)
+		}
+		if l.columns[name].generated {
+			return &fault.Error{
+				Problem: fmt.Sprintf("column %s of %s is generated, and generated columns are not replicated", cdc.QuoteIdent(name), t.table),
+				Fix:     "name another column with " + t.mapping.flag(name),
+			}
+		}
+	}
+	if name := t.mapping.CreatedAt; name != "" {
+		if !l.has(name) {
+			return t.missing(name, l.names)
+		}
+		if err := t.verifyTime(l, name); err != nil {
+			return err
+		}
+	}
+	if name := t.mapping.PublishedAt; l.has(name) {
+		return t.verifyTime(l, name)
+	}
+	return nil
+}
+
+func (t *Table) verifyTime(l *layout, name string) error {
+	c := l.columns[name]
+	if c.timestamp() {
+		return nil
+	}
+	flag := t.mapping.flag(name)
+	return &fault.Error{
+		Problem: fmt.Sprintf("column %s of %s is %s, not a timestamp", cdc.QuoteIdent(name), t.table, c.typ),
+		Fix:     fmt.Sprintf(`name a timestamptz column with %s, or %s="" for none`, flag, flag),
+	}
+}
+
+// resolve settles how rows are marked.
+//
+// Once rows were marked, they go on being marked, also where the privilege has
+// gone: then Mark says so for as long as it lasts, and catches up afterwards. A
+// relay that silently stopped to mark would lose its witness.
+func (t *Table) resolve(l *layout) error {
+	name := t.mapping.PublishedAt
+	why := ""
+	switch {
+	case name == "":
+		why = "no column is named with --column-published-at"
+	case !l.has(name):
+		why = fmt.Sprintf("there is no column %s", cdc.QuoteIdent(name))
+	case l.columns[name].generated:
+		why = fmt.Sprintf("column %s is generated", cdc.QuoteIdent(name))
+	}
+	before := t.Marks()
+	switch t.mark {
+	case MarkNone:
+		l.marks = MarkNone
+	case MarkDelete:
+		l.marks = MarkDelete
+		if (!l.deletable || !l.updatable) && before != MarkDelete {
+			return &fault.Error{
+				Problem: fmt.Sprintf("--mark=delete: the role may not delete rows of %s, or not lock them", t.table),
+				Fix:     t.grant(l, MarkDelete),
+			}
+		}
+	case MarkPublishedAt:
+		l.marks = MarkPublishedAt
+		if name != "" && !l.has(name) {
+			return t.missing(name, l.names)
+		}
+		if why != "" {
+			return &fault.Error{
+				Problem: fmt.Sprintf("--mark=published-at: rows of %s cannot be marked: %s", t.table, why),
+				Fix:     "name a timestamptz column with --column-published-at, or take --mark=delete or none",
+			}
+		}
+		if !l.columns[name].updatable && before != MarkPublishedAt {
+			return &fault.Error{
+				Problem: fmt.Sprintf("--mark=published-at: the role may not update column %s of %s", cdc.QuoteIdent(name), t.table),
+				Fix:     t.grant(l, MarkPublishedAt),
+			}
+		}
+	default:
+		l.marks = MarkPublishedAt
+		if name != "" && name != DefaultMapping().PublishedAt && !l.has(name) {
+			return t.missing(name, l.names) // it was named, so it is a mistake
+		}
+		if why == "" && !l.columns[name].updatable && before != MarkPublishedAt {
+			why = "the role may not update it; " + t.grant(l, MarkPublishedAt)
+		}
+		if why != "" {
+			l.marks = MarkNone
+			t.once("rows are not marked, so nothing will show rows that were missed", "table", t.table.String(), "why", why)
+		}
+	}
+	return nil
+}
+
+// grant is the SQL that lets the role mark rows. Locking a row takes UPDATE on
+// some column of it.
+func (t *Table) grant(l *layout, mode MarkMode) string {
+	if mode == MarkDelete {
+		return fmt.Sprintf("GRANT DELETE, UPDATE (%s) ON %s TO %s", cdc.QuoteIdent(t.mapping.ID), t.table, l.role)
+	}
+	return fmt.Sprintf("GRANT UPDATE (%s) ON %s TO %s", cdc.QuoteIdent(t.mapping.PublishedAt), t.table, l.role)
+}
+
+// warn logs what makes the relay slow or its marks ambiguous.
+func (t *Table) warn(l *layout) {
+	id := cdc.QuoteIdent(t.mapping.ID)
+	if !l.uniqueID {
+		t.once("the outbox id is not unique: rows with the same id are marked together",
+			"table", t.table.String(), "fix", fmt.Sprintf("ALTER TABLE %s ADD UNIQUE (%s)", t.table, id))
+	}
+	if l.marks == MarkNone {
+		return
+	}
+	if l.uniqueID && !l.indexedID {
+		t.once("no index starts with the outbox id: each mark reads the whole table",
+			"table", t.table.String(), "fix", fmt.Sprintf("CREATE INDEX ON %s (%s)", t.table, id))
+	}
+	if l.marks == MarkPublishedAt && !l.unpublished {
+		fix := fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s) WHERE %s IS NULL", t.table, id, cdc.QuoteIdent(t.mapping.PublishedAt))
+		if l.partitioned() {
+			fix = fmt.Sprintf("CREATE INDEX ON %s (%s) WHERE %s IS NULL", t.table, id, cdc.QuoteIdent(t.mapping.PublishedAt))
+		}
+		t.once("no index finds unpublished rows: looking for the oldest one reads the published ones too",
+			"table", t.table.String(), "fix", fix)
+	}
+}
+
+// once logs a warning that was not logged before.
+func (t *Table) once(msg string, args ...any) {
+	if _, said := t.said.LoadOrStore(fmt.Sprint(msg, args), true); !said {
+		t.log.Warn(msg, args...)
+	}
+}

@@ -1,0 +1,137 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
+)
+
+// ErrNullID says that a row has no id, so that no entry can be made of it.
+var ErrNullID = errors.New("the id is NULL")
+
+// binding says where a relation has the columns of the mapping.
+type binding struct {
+	relation  *cdc.Relation // nil for the rows of a query
+	other     bool          // it is another table
+	id        int
+	published int   // -1 for none
+	fields    []int // one an entry field
+}
+
+// Event makes an entry of an inserted row. It is false for a row that needs
+// none: one of another table, or one that is marked already, as it is when an
+// UPDATE moves a row to another partition, which arrives as an insert.
+//
+// The event holds copies: the values of an Insert live only until the next
+// Decode. Event may be called by one goroutine at a time.
+func (t *Table) Event(in *cdc.Insert) (cdc.Event, bool, error) {
+	if t.bound == nil || t.bound.relation != in.Relation {
+		b, err := t.bind(in.Relation)
+		if err != nil {
+			return cdc.Event{}, false, err
+		}
+		t.bound = b
+	}
+	b := t.bound
+	if b.other || b.published >= 0 && !in.Values[b.published].Null {
+		return cdc.Event{}, false, nil
+	}
+	ev, err := t.entry(b, in.Values)
+	if err != nil {
+		return cdc.Event{}, false, err
+	}
+	ev.Position, ev.Commit = in.Position, in.Commit
+	return ev, true, nil
+}
+
+// bind looks the columns up by their names: the table can change at any time,
+// and says so with a new Relation.
+func (t *Table) bind(rel *cdc.Relation) (*binding, error) {
+	b := &binding{relation: rel, id: -1, published: -1}
+	if rel.Table != t.table {
+		b.other = true
+		return b, nil
+	}
+	index := make(map[string]int, len(rel.Columns))
+	names := make([]string, len(rel.Columns))
+	for i, c := range rel.Columns {
+		index[c.Name] = i
+		names[i] = c.Name
+	}
+	find := func(column string) (int, error) {
+		if i, ok := index[column]; ok {
+			return i, nil
+		}
+		return -1, t.missing(column, names)
+	}
+	var err error
+	if b.id, err = find(t.mapping.ID); err != nil {
+		return nil, err
+	}
+	for _, f := range t.fields {
+		i, err := find(f.Column)
+		if err != nil {
+			return nil, err
+		}
+		b.fields = append(b.fields, i)
+	}
+	if i, ok := index[t.mapping.PublishedAt]; ok {
+		b.published = i
+	}
+	return b, nil
+}
+
+// missing is the operator's error for a column that is not there.
+func (t *Table) missing(column string, there []string) error {
+	flag := t.mapping.flag(column)
+	fix := fmt.Sprintf("add the column, or name another one with %s", flag)
+	if column != t.mapping.ID && (column == t.mapping.CreatedAt || column == t.mapping.PublishedAt) {
+		fix += fmt.Sprintf(` (%s="" where the table has none)`, flag)
+	}
+	return &fault.Error{
+		Problem: "the table does not have the columns that are configured",
+		Fix:     fix,
+		Err:     missingColumn(t.table, column, there),
+	}
+}
+
+const (
+	eventBytes = int(unsafe.Sizeof(cdc.Event{}))
+	fieldBytes = int(unsafe.Sizeof(cdc.Field{}))
+)
+
+// entry copies a row: one allocation for the bytes of all fields, one for the
+// fields, one for the id.
+func (t *Table) entry(b *binding, values []cdc.Value) (cdc.Event, error) {
+	if values[b.id].Null {
+		return cdc.Event{}, &fault.Error{
+			Problem: fmt.Sprintf("a row of %s cannot be published", t.table),
+			Fix: fmt.Sprintf("name a column that is never NULL with --column-id, and ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
+				t.table, cdc.QuoteIdent(t.mapping.ID)),
+			Err: ErrNullID,
+		}
+	}
+	size := 0
+	for _, i := range b.fields {
+		size += len(values[i].Text)
+	}
+	buf := make([]byte, 0, size)
+	fields := make([]cdc.Field, 0, len(b.fields))
+	for n, i := range b.fields {
+		if values[i].Null {
+			continue
+		}
+		start := len(buf)
+		buf = append(buf, values[i].Text...)
+		fields = append(fields, cdc.Field{Name: t.fields[n].Name, Value: buf[start:len(buf):len(buf)]})
+	}
+	id := string(values[b.id].Text)
+	return cdc.Event{
+		ID:     id,
+		Fields: fields,
+		Bytes:  eventBytes + fieldBytes*cap(fields) + cap(buf) + len(id),
+	}, nil
+}

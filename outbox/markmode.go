@@ -1,0 +1,25 @@
+package outbox
+
+import "fmt"
+
+// MarkMode is how rows are marked once they are on the stream.
+type MarkMode string
+
+// The modes.
+const (
+	// MarkAuto is MarkPublishedAt where the table has the column and the role
+	// may update it, else MarkNone.
+	MarkAuto        MarkMode = "auto"
+	MarkPublishedAt MarkMode = "published-at" // set the published_at column
+	MarkDelete      MarkMode = "delete"       // delete the row
+	MarkNone        MarkMode = "none"         // leave the table alone
+)
+
+// ParseMarkMode reads the value of --mark.
+func ParseMarkMode(s string) (MarkMode, error) {
+	switch m := MarkMode(s); m {
+	case MarkAuto, MarkPublishedAt, MarkDelete, MarkNone:
+		return m, nil
+	}
+	return "", fmt.Errorf("--mark: %q is not one of auto, published-at, delete, none", s)
+}
