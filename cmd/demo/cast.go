@@ -47,6 +47,9 @@ func (d *demo) work(ctx context.Context, name string) error {
 
 // observe counts and shows what is out of the ordinary.
 func (d *demo) observe(name string, delivery shop.Delivery) {
+	if delivery.Early {
+		d.early.Add(1)
+	}
 	switch delivery.Result {
 	case shop.Again:
 		d.again.Add(1)
@@ -82,11 +85,11 @@ func (d *demo) watch(ctx context.Context) error {
 		case <-tick.C:
 			tally := d.buyers.Tally()
 			d.screen.status(fmt.Sprintf("%d orders, %d rolled back, %d refunds; %d entries, %d on their way",
-				early+tally.Committed, tally.RolledBack(), tally.Refunds,
+				before+tally.Committed, tally.RolledBack(), tally.Refunds,
 				d.arrivals.entries(), max(0, d.rows()-d.arrivals.distinct())))
 		case <-sample.C:
 			e := d.arrivals.last()
-			if e.ID == shown {
+			if e.ID == shown || time.Since(e.Arrived) > 300*time.Millisecond {
 				continue
 			}
 			shown = e.ID

@@ -20,7 +20,7 @@ const (
 	database = "shop"
 	oracle   = "oracle"
 	group    = "workers"
-	early    = 20              // orders before any relay has run
+	before   = 20              // orders before any relay has run
 	claim    = 2 * time.Second // how long a worker may hold an entry
 )
 
@@ -40,6 +40,7 @@ type demo struct {
 	arrivals *arrivals
 	dying    atomic.Bool  // the second worker is to die at its next XACK
 	again    atomic.Int64 // deliveries of what was done before
+	early    atomic.Int64 // deliveries of what could not be seen yet
 	notYet   atomic.Int64 // refunds that were put off
 
 	opened   time.Time // when the buyers were let in
@@ -190,13 +191,13 @@ func (d *demo) firstStart(ctx context.Context) error {
 	defer conn.Close(context.WithoutCancel(ctx))
 	// One after the other, since a backfill goes by created_at and id: only of
 	// such orders is that certain to be the order of their commits, too.
-	for range early {
+	for range before {
 		_, err := shop.PlaceOrder(ctx, conn, shop.Order{Show: 2, Customer: 1, Seats: 1, Request: shop.NewRequest()})
 		if err != nil {
 			return err
 		}
 	}
-	d.screen.say("shop", "%d orders placed while there is no relay yet", early)
+	d.screen.say("shop", "%d orders placed while there is no relay yet", before)
 
 	if err := d.relay.start(); err != nil {
 		return err
@@ -207,14 +208,14 @@ func (d *demo) firstStart(ctx context.Context) error {
 		}
 	})
 	d.screen.say("relay", "started, pid %d: walrelay run --stream %s", d.relay.pid(), shop.Stream)
-	d.screen.status("the relay makes its first backfill")
+	d.screen.status("first backfill; rows are marked when they are a confirm delay (5 s) old")
 	err = d.await(ctx, "stream", func() (bool, error) {
-		return d.arrivals.distinct() >= early && d.relay.streaming(ctx), nil
+		return d.arrivals.distinct() >= before && d.relay.streaming(ctx), nil
 	})
 	if err != nil {
 		return err
 	}
-	d.screen.say("relay", "streams; a backfill brought the %d rows", early)
+	d.screen.say("relay", "streams; a backfill brought the %d rows", before)
 	return nil
 }
 
@@ -325,5 +326,5 @@ func (d *demo) until(ctx context.Context, t time.Time) error {
 // know.
 func (d *demo) rows() int {
 	tally := d.buyers.Tally()
-	return early + tally.Committed + tally.Refunds
+	return before + tally.Committed + tally.Refunds
 }

@@ -66,7 +66,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	o := options{patience: 30 * time.Second}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // errors are printed once, by run
-	flags.IntVar(&o.seconds, "seconds", 25, "how long the shop is open, 5 to 3600; starting and closing take about ten more")
+	flags.IntVar(&o.seconds, "seconds", 20, "how long the shop is open, 5 to 3600; the rest takes about ten more")
 	flags.IntVar(&o.rate, "rate", 40, "orders a second at most, 1 to 1000")
 	flags.BoolVar(&o.keep, "keep", false, "keep servers and relay up at the end, until Ctrl-C, and say how to look at them")
 	flags.StringVar(&o.walrelay, "walrelay", "", "run this walrelay `binary` instead of building one")

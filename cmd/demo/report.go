@@ -52,6 +52,7 @@ type report struct {
 	books          shop.Books
 	tally          shop.Tally
 	again          int
+	early          int
 	notYet         int
 	steady, outage shop.Spread
 	all            shop.Spread
@@ -78,6 +79,7 @@ func (d *demo) account(ctx context.Context) (*report, error) {
 		Account: shop.Reconcile(rows, entries),
 		tally:   d.buyers.Tally(),
 		again:   int(d.again.Load()),
+		early:   int(d.early.Load()),
 		notYet:  int(d.notYet.Load()),
 		window:  [2]string{strings.TrimSpace(d.screen.at(d.killed)), strings.TrimSpace(d.screen.at(d.caughtUp))},
 	}
@@ -118,7 +120,7 @@ func (r *report) text(s *screen) string {
 	}
 
 	fmt.Fprintf(&b, "\n%s\n\n", s.bold("The account"))
-	count("orders committed", r.books.Orders, fmt.Sprintf("%d of them before the relay first ran", early))
+	count("orders committed", r.books.Orders, fmt.Sprintf("%d of them before the relay first ran", before))
 	count("orders rolled back", r.tally.RolledBack(), fmt.Sprintf("%d sold out, %d payments refused", r.tally.SoldOut, r.tally.Refused))
 	count("refunds committed", r.books.Refunds, "")
 	count("outbox rows committed", r.Rows, "says PostgreSQL's test_decoding")
@@ -134,6 +136,7 @@ func (r *report) text(s *screen) string {
 	count("outbox ids overtaken", r.IDsOvertaken, "by greater ids that committed first")
 	count("jobs done", r.books.JobsDone, "by the workers")
 	count("delivered again", r.again, "and found done, so not done twice")
+	count("quicker than the commit", r.early, "on the stream before other sessions saw it")
 	count("refunds put off", r.notYet, "while the other worker had the tickets")
 	if r.books.TwiceDone > 0 {
 		count("orders worked on twice", r.books.TwiceDone, s.red("the worker is not idempotent"))
@@ -150,7 +153,7 @@ func (r *report) text(s *screen) string {
 	spread("in the restart window", r.outage)
 	spread("all", r.all)
 	fmt.Fprintf(&b, "\n  The window is from the kill at %s until %s, when what had waited was\n"+
-		"  there. The %d rows of the backfill are not counted.", r.window[0], r.window[1], early)
+		"  there. The %d rows of the backfill are not counted.", r.window[0], r.window[1], before)
 	return b.String()
 }
 

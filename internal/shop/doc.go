@@ -19,6 +19,11 @@
 // later. This ends only because its tickets are known to be ahead of it: commit
 // order is what makes "not yet" safe to wait for.
 //
+// An entry can also be early: the relay reads a commit from the write-ahead log,
+// which PostgreSQL writes a moment before it shows the commit to other sessions.
+// A worker that is quick looks for an order that is committed and cannot be seen
+// yet. It looks again; it does not take the order for missing.
+//
 // [Reconcile] compares a stream with what PostgreSQL's own test_decoding says
 // was committed ([ReadOracle]), so that no code of the relay judges the relay.
 package shop

@@ -22,7 +22,7 @@ type Result int
 const (
 	Done    Result = iota
 	Again          // the work was committed by an earlier delivery; only the XACK was missing
-	NotYet         // a refund whose tickets are still with another worker; stays pending
+	NotYet         // what it builds on is not there yet; stays pending and is claimed later
 	Refused        // not a job that this worker knows; stays pending for somebody to look at
 )
 
@@ -35,7 +35,8 @@ type Delivery struct {
 	Entry   Entry
 	Result  Result
 	Claimed bool  // from a worker that held it for too long
-	Err     error // why it was refused
+	Early   bool  // it was there before its order could be seen
+	Err     error // why it is not done
 }
 
 // Worker does the jobs of a stream as one consumer of a group.
@@ -59,11 +60,21 @@ type Worker struct {
 	// BeforeAck, if set, runs between the work's COMMIT and the XACK. An error
 	// ends the worker there and then, as kill -9 would.
 	BeforeAck func(Entry) error
+
+	pause func() // for tests: instead of waiting for a commit to be seen
 }
 
 var (
+	errUnseen  = errors.New("the order is not to be seen")
 	errNotYet  = errors.New("the tickets are not rendered yet")
 	errRefused = errors.New("cannot be done")
+)
+
+// How long a worker waits for a commit to be seen. Mostly that takes less than
+// a millisecond; where commits wait for a standby, as long as that takes.
+const (
+	looks   = 100
+	lookGap = 5 * time.Millisecond
 )
 
 // Join creates the consumer group where there is none. It starts at the
@@ -162,21 +173,27 @@ func (w *Worker) deliver(ctx context.Context, m redis.XMessage, claimed bool) er
 	ctx = context.WithoutCancel(ctx) // finish what is in hand
 	d := Delivery{Claimed: claimed}
 	d.Entry, d.Err = parseEntry(m)
-	if d.Err == nil {
-		d.Result, d.Err = w.do(ctx, d.Entry)
-	} else {
+	if d.Err != nil {
 		d.Err = fmt.Errorf("%w: %w", errRefused, d.Err)
+	} else {
+		d.Err = w.whenSeen(func() (err error) {
+			d.Result, err = w.do(ctx, d.Entry)
+			return err
+		}, &d.Early)
 	}
 	switch {
+	case d.Err == nil:
 	case errors.Is(d.Err, errRefused):
 		d.Result = Refused
-	case d.Err != nil:
+	case errors.Is(d.Err, errUnseen), errors.Is(d.Err, errNotYet):
+		d.Result = NotYet
+	default:
 		return fmt.Errorf("outbox row %s: %w", d.Entry.OutboxID, d.Err)
 	}
 	if w.Observe != nil {
 		w.Observe(d)
 	}
-	if d.Result == NotYet || d.Result == Refused {
+	if d.Err != nil {
 		return nil
 	}
 	if w.BeforeAck != nil {
@@ -188,6 +205,24 @@ func (w *Worker) deliver(ctx context.Context, m redis.XMessage, claimed bool) er
 		return fmt.Errorf("acknowledge entry %s: %w", m.ID, err)
 	}
 	return nil
+}
+
+// whenSeen does work again while the order is not to be seen. An entry can be
+// early: PostgreSQL writes a commit to the log, from which the relay reads it,
+// and shows it to other sessions a moment after that.
+func (w *Worker) whenSeen(work func() error, early *bool) error {
+	for range looks {
+		if err := work(); !errors.Is(err, errUnseen) {
+			return err
+		}
+		*early = true
+		if w.pause != nil {
+			w.pause()
+		} else {
+			time.Sleep(lookGap)
+		}
+	}
+	return work()
 }
 
 // do does the work of an entry once, however often the entry is delivered: the
@@ -219,9 +254,6 @@ func (w *Worker) do(ctx context.Context, e Entry) (Result, error) {
 			return fmt.Errorf("%w: kind %q is not known here", errRefused, e.Kind)
 		}
 	})
-	if errors.Is(err, errNotYet) {
-		return NotYet, nil
-	}
 	return result, err
 }
 
@@ -236,7 +268,7 @@ func render(ctx context.Context, tx pgx.Tx, job Payload) error {
 		return err
 	}
 	if tag.RowsAffected() == 0 {
-		return fmt.Errorf("%w: order %s has no tickets", errRefused, job.Order)
+		return fmt.Errorf("%w: %s", errUnseen, job.Order)
 	}
 	return nil
 }
@@ -250,7 +282,7 @@ func refund(ctx context.Context, tx pgx.Tx, job Payload) error {
 		 WHERE orders.public_id = $1
 		 GROUP BY orders.id`, job.Order).Scan(&orderID, &rendered)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("%w: order %s has no tickets", errRefused, job.Order)
+		return fmt.Errorf("%w: %s", errUnseen, job.Order)
 	}
 	if err != nil {
 		return err

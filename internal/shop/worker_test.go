@@ -153,20 +153,56 @@ func TestRefundWaitsForTheWorkerThatHasItsTickets(t *testing.T) {
 	}
 }
 
+// The log is ahead of what other sessions see: here by as long as it takes the
+// worker to look twice.
+func TestWorkerWaitsForACommitToBeSeen(t *testing.T) {
+	s := open(t)
+	tx, err := s.conn.Begin(s.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := PlaceOrder(s.ctx, tx, Order{Show: 2, Customer: 1, Seats: 2, Request: NewRequest()}); err != nil {
+		t.Fatal(err)
+	}
+	var e Entry
+	if err := tx.QueryRow(s.ctx, `SELECT id::text, kind, payload::text FROM outbox`).Scan(&e.OutboxID, &e.Kind, &e.Payload); err != nil {
+		t.Fatal(err)
+	}
+	s.add(e)
+	w, seen := s.worker("one")
+	pauses := 0
+	w.pause = func() {
+		if pauses++; pauses == 2 {
+			if err := tx.Commit(s.ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	s.work(w)
+	if got := results(*seen); got != "[done]" || !(*seen)[0].Early {
+		t.Errorf("the deliveries were %+v", *seen)
+	}
+	if b := s.books(); b.NotDone != 0 || b.JobsDone != 1 || pauses != 2 {
+		t.Errorf("after %d pauses the books say %+v", pauses, b)
+	}
+}
+
 func TestWorkerLeavesWhatItDoesNotKnowPending(t *testing.T) {
 	s := open(t)
 	order := s.order()
 	s.add(Entry{OutboxID: "100", Kind: "paint_the_hall", Payload: `{}`})
 	s.add(Entry{OutboxID: "101", Kind: RenderTickets, Payload: `[1`})
-	s.add(Entry{OutboxID: "102", Kind: RenderTickets, Payload: `{"order": "00000000-0000-0000-0000-000000000000"}`})
-	s.add(Entry{OutboxID: "103", Kind: RefundOrder, Payload: `{"order": "00000000-0000-0000-0000-000000000000"}`})
+	const nobodys = `{"order": "00000000-0000-0000-0000-000000000000"}`
+	s.add(Entry{OutboxID: "102", Kind: RenderTickets, Payload: nobodys})
+	s.add(Entry{OutboxID: "103", Kind: RefundOrder, Payload: nobodys})
 	if err := s.rdb.XAdd(s.ctx, &redis.XAddArgs{Stream: Stream, Values: []string{"greeting", "hello"}}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	s.relay()
 	w, seen := s.worker("one")
+	w.pause = func() {}
 	s.work(w)
-	if got := results(*seen); got != "[refused refused refused refused refused done]" {
+	if got := results(*seen); got != "[refused refused not yet not yet refused done]" {
 		t.Errorf("the deliveries ended as %s", got)
 	}
 	for _, d := range (*seen)[:5] {
@@ -175,7 +211,7 @@ func TestWorkerLeavesWhatItDoesNotKnowPending(t *testing.T) {
 		}
 	}
 	if n := s.pending(); n != 5 {
-		t.Errorf("%d entries are pending, want the 5 that were refused", n)
+		t.Errorf("%d entries are pending, want the 5 that are not done", n)
 	}
 	if b := s.books(); b.JobsDone != 1 || b.NotDone != 0 {
 		t.Errorf("the books say %+v after order %s", b, order)
