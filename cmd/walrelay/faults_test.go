@@ -226,25 +226,28 @@ var faults = []breakage{
 }
 
 // Whatever crashes, in whatever order: the stream is what was committed, in
-// commit order, each once. TEST_SEED repeats a run, TEST_SECONDS makes it
+// commit order, each once. WALRELAY_TEST_SEED repeats a run, WALRELAY_TEST_SECONDS makes it
 // longer.
 func TestNothingLostWhateverCrashes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("TEST_SEED"); s != "" {
+	if s := os.Getenv("WALRELAY_TEST_SEED"); s != "" {
 		var err error
 		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
 			t.Fatal(err)
 		}
 	}
-	length := 60 * time.Second
-	if s := os.Getenv("TEST_SECONDS"); s != "" {
+	length := 45 * time.Second
+	if os.Getenv("WALRELAY_TEST_LONG") != "" {
+		length = 20 * time.Minute
+	}
+	if s := os.Getenv("WALRELAY_TEST_SECONDS"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		length = time.Duration(n) * time.Second
 	}
-	t.Logf("repeat with TEST_SEED=%d TEST_SECONDS=%d", seed, int(length.Seconds()))
+	t.Logf("repeat with WALRELAY_TEST_SEED=%d WALRELAY_TEST_SECONDS=%d", seed, int(length.Seconds()))
 
 	w := newWorld(t, worldOptions{settings: decodingMemory})
 	f := &faultRun{world: w, rng: rand.New(rand.NewPCG(seed, 0))}
