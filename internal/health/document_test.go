@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,11 +89,17 @@ func TestSlotJSONRefusesWhatIsNoLSN(t *testing.T) {
 	}
 }
 
-func TestHTTPCode(t *testing.T) {
-	want := map[Status]int{StatusOK: 200, StatusWarn: 200, StatusCritical: 503}
-	for _, s := range Statuses() {
-		if got := s.HTTPCode(); got != want[s] {
-			t.Errorf("%s is answered with %d, want %d", s, got, want[s])
+func TestLevels(t *testing.T) {
+	levels := Statuses()
+	if want := []Status{StatusOK, StatusWarn, StatusCritical}; !slices.Equal(levels, want) {
+		t.Fatalf("levels %q, want %q", levels, want)
+	}
+	for i, code := range []int{200, 200, 503} {
+		if got := levels[i].HTTPCode(); got != code {
+			t.Errorf("%s is answered with %d, want %d", levels[i], got, code)
+		}
+		if i > 0 && levels[i].severity() <= levels[i-1].severity() {
+			t.Errorf("%s is no worse than %s", levels[i], levels[i-1])
 		}
 	}
 }

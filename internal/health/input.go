@@ -74,6 +74,11 @@ type Input struct {
 	Published uint64   // rows, since the process started
 }
 
+// WALStatuses returns every wal_status that PostgreSQL has, from good to bad.
+func WALStatuses() []string {
+	return []string{"reserved", "extended", "unreserved", "lost"}
+}
+
 // Slot is a replication slot as an ordinary connection sees it.
 //
 // https://www.postgresql.org/docs/current/view-pg-replication-slots.html

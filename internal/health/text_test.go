@@ -17,6 +17,7 @@ func TestDurationRoundsDown(t *testing.T) {
 		time.Minute:                    "1 min",
 		200 * time.Second:              "3 min 20 s",
 		time.Hour - 1:                  "59 min 59 s",
+		time.Hour:                      "1 h",
 		time.Hour + 59*time.Second:     "1 h",
 		2*time.Hour + 5*time.Minute:    "2 h 5 min",
 		24*time.Hour - 1:               "23 h 59 min",
