@@ -11,8 +11,9 @@ import (
 
 // legacy is what a program that dies leaves to its guards.
 type legacy struct {
-	PIDs []int
-	Dirs []string
+	PIDs    []int
+	Dirs    []string
+	Segment string
 }
 
 // The ways a program can go without a word: killed; the time-out of go test, a
@@ -56,6 +57,9 @@ func TestNothingIsLeftWhenTheProgramIsKilled(t *testing.T) {
 			for _, pid := range left.PIDs {
 				eventually(t, "wait for a process of the dead program to end", func() bool { return state(pid) == 0 })
 			}
+			if hasSegment(t, left.Segment) {
+				t.Errorf("shared memory segment %s is still there", left.Segment)
+			}
 			for _, dir := range left.Dirs {
 				eventually(t, "wait for "+dir+" to be removed", func() bool { return !exists(dir) })
 			}
@@ -71,6 +75,8 @@ func doomed(t *testing.T, frozen bool) {
 	left := legacy{
 		PIDs: append(descendants(pg.PID()), pg.PID(), redis.PID()),
 		Dirs: []string{pg.Dir(), redis.Dir()},
+		// Given back only by a PostgreSQL that ends by itself.
+		Segment: segmentOf(t, pg),
 	}
 	if frozen {
 		pg.Freeze()

@@ -86,15 +86,17 @@ func (pg *Postgres) create(ctx context.Context) error {
 func (pg *Postgres) configure() error {
 	onOff := map[bool]string{true: "on", false: "off"}
 	settings := map[string]string{
-		"fsync":                     onOff[pg.opts.Durable],
-		"listen_addresses":          "127.0.0.1",
-		"log_line_prefix":           "%m [%p] %q%a %d ",
-		"max_prepared_transactions": "10",
-		"max_replication_slots":     "20",
-		"max_wal_senders":           "20",
-		"port":                      strconv.Itoa(pg.Port()),
-		"unix_socket_directories":   pg.dir,
-		"wal_level":                 "logical",
+		// In the data directory, as a killed server cannot clean up /dev/shm.
+		"dynamic_shared_memory_type": "mmap",
+		"fsync":                      onOff[pg.opts.Durable],
+		"listen_addresses":           "127.0.0.1",
+		"log_line_prefix":            "%m [%p] %q%a %d ",
+		"max_prepared_transactions":  "10",
+		"max_replication_slots":      "20",
+		"max_wal_senders":            "20",
+		"port":                       strconv.Itoa(pg.Port()),
+		"unix_socket_directories":    pg.dir,
+		"wal_level":                  "logical",
 	}
 	maps.Copy(settings, pg.opts.Settings)
 	var conf strings.Builder
@@ -207,7 +209,7 @@ func (pg *Postgres) TryRestart(ctx context.Context, mode string) error {
 
 // close ends the server and removes what it leaves.
 func (pg *Postgres) close() error {
-	return errors.Join(pg.end(syscall.SIGQUIT), pg.freeSegment(), pg.remove())
+	return errors.Join(pg.end(), pg.freeSegment(), pg.remove())
 }
 
 // freeSegment removes the System V shared memory segment that outlives a

@@ -186,12 +186,11 @@ func TestKilledPostgresLeavesNoSharedMemory(t *testing.T) {
 	var segment, dir string
 	r := record(func(r *recorder) {
 		pg := StartPostgres(r, PostgresOptions{})
-		raw, err := os.ReadFile(filepath.Join(pg.DataDir(), "postmaster.pid"))
-		if err != nil {
-			r.Fatalf("%v", err)
+		segment, dir = segmentOf(r, pg), pg.Dir()
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pg.PID()))
+		if err != nil || strings.Contains(string(maps), "/dev/shm/") {
+			r.Fatalf("the server has memory in /dev/shm, which nobody removes after a kill (%v):\n%s", err, maps)
 		}
-		segment = strings.Fields(strings.Split(string(raw), "\n")[6])[1]
-		dir = pg.Dir()
 		pg.Kill()
 		if !hasSegment(t, segment) {
 			r.Fatalf("segment %s is gone before the server is cleaned up: nothing is tested", segment)
@@ -206,6 +205,16 @@ func TestKilledPostgresLeavesNoSharedMemory(t *testing.T) {
 	if exists(dir) {
 		t.Errorf("%s is still there", dir)
 	}
+}
+
+// segmentOf is the number of a running server's System V segment.
+func segmentOf(t TB, pg *Postgres) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(pg.DataDir(), "postmaster.pid"))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return strings.Fields(strings.Split(string(raw), "\n")[6])[1]
 }
 
 // hasSegment looks a System V shared memory segment up by its number.

@@ -84,6 +84,9 @@ func (p *process) stop(ctx context.Context, sig syscall.Signal) error {
 // kill ends the process and all its descendants with SIGKILL and returns when
 // none is left. The parent is stopped first, so that it forks no more.
 func (p *process) kill(ctx context.Context) error {
+	if !p.running() {
+		return nil // its number may be a stranger's
+	}
 	family, err := p.freeze(ctx)
 	if err != nil {
 		return err

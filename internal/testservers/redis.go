@@ -86,9 +86,9 @@ func (r *Redis) answers(ctx context.Context) bool {
 	return err == nil && !strings.HasPrefix(reply, "-LOADING")
 }
 
-// close ends the server, whose data nobody needs any more, and removes it.
+// close ends the server and removes what it leaves.
 func (r *Redis) close() error {
-	return errors.Join(r.end(syscall.SIGKILL), r.remove())
+	return errors.Join(r.end(), r.remove())
 }
 
 // URL is the server's address for a client.

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 )
 
 // server is what PostgreSQL and Redis have in common: a directory, a port, a
@@ -237,22 +236,15 @@ func (s *server) logTail() string {
 	return strings.TrimSpace(string(raw))
 }
 
-// end ends the server with sig, or with SIGKILL where that does not do.
-func (s *server) end(sig syscall.Signal) error {
+// end kills the server if it runs: what is going to be removed needs no
+// orderly end.
+func (s *server) end() error {
 	proc := s.process()
-	if proc == nil || !proc.running() {
+	if proc == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	gentle, cancel := context.WithTimeout(ctx, patience/6)
-	defer cancel()
-	if err := errors.Join(proc.signal(sig), proc.thaw()); err != nil {
-		return err
-	}
-	if proc.wait(gentle) == nil {
-		return nil
-	}
 	return proc.kill(ctx)
 }
 
