@@ -1,0 +1,60 @@
+// Package web is the relay's HTTP server: liveness, health and metrics. It only
+// reads what others keep in memory, so that it answers while PostgreSQL and
+// Redis are away, and it listens before anything slow starts.
+//
+// # Endpoints
+//
+// All take GET and HEAD; answers are not to be cached.
+//
+// /livez is for whoever restarts the process. 200 {"status":"ok"} while every
+// loop of the program turned within 30 s; 503 {"status":"stuck","detail":"…"}
+// with the names of the loops that did not. A database that is away is no
+// reason to be restarted and does not show here.
+//
+// /healthz is for whoever alerts or takes an instance out of service. 200 for
+// the levels ok and warn, 503 for critical, with the document of package health:
+//
+//	status                          ok, warn or critical
+//	reasons                         sentences, the most important first
+//	role                            starting, backfill, streaming or standby
+//	slot                            null where there is none, else
+//	  name, active                  as in pg_replication_slots
+//	  wal_status                    reserved, extended, unreserved or lost
+//	  confirmed_flush_lsn           LSN, such as "0/16B3748"
+//	  restart_lsn                   LSN
+//	  unconfirmed_bytes             from confirmed_flush_lsn to the end of WAL
+//	  retained_bytes                from restart_lsn to the end of WAL
+//	  safe_wal_size                 bytes; null without max_slot_wal_keep_size
+//	oldest_unpublished_age_seconds  0 when every row is published
+//	published_total                 rows since the process started
+//
+// What is not known is null, never zero.
+//
+// /metrics is for Prometheus.
+//
+// # Metrics
+//
+// A metric whose value is not known is absent, never zero. Totals count from
+// the start of the process. While PostgreSQL is away, the slot and the age are
+// as last seen, and walrelay_health_status says so by its level.
+//
+//	name                                     type     unit     what
+//	walrelay_build_info                      gauge    1        labels version, commit and go_version
+//	walrelay_health_status                   gauge    0 or 1   1 for the level in label status: ok, warn, critical
+//	walrelay_role                            gauge    0 or 1   1 for the role in label role: starting, backfill, streaming, standby
+//	walrelay_published_total                 counter  rows     appended to a stream
+//	walrelay_skipped_on_stream_total         counter  rows     received, found on the stream already and not appended again
+//	walrelay_batches_total                   counter  batches  appended to Redis, each in one step
+//	walrelay_retries_total                   counter  tries    failed and made again, by label reason: append, stamp, reconnect
+//	walrelay_marked_total                    counter  rows     marked as published in the table
+//	walrelay_marks_waiting                   gauge    rows     published and not marked yet
+//	walrelay_oldest_unpublished_age_seconds  gauge    seconds  age of the oldest row that is not published; 0 when all are
+//	walrelay_slot_active                     gauge    0 or 1   1 while a relay is connected to the slot
+//	walrelay_slot_unconfirmed_bytes          gauge    bytes    of WAL behind confirmed_flush_lsn: what is not delivered
+//	walrelay_slot_retained_bytes             gauge    bytes    of WAL behind restart_lsn: what the slot keeps on disk
+//	walrelay_slot_safe_wal_bytes             gauge    bytes    that can be written before the slot loses WAL; absent without a limit
+//	walrelay_slot_wal_status                 gauge    0 or 1   1 for wal_status in label status: reserved, extended, unreserved, lost
+//
+// The slot's metrics are absent where there is no slot. The metrics of the Go
+// runtime (go_…) and of the process (process_…) are there too.
+package web

@@ -1,0 +1,150 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stagedoor/walrelay/internal/health"
+)
+
+// Requests are small and answers are read from memory: whoever takes longer
+// than this holds a connection for nothing.
+const (
+	readTimeout     = 5 * time.Second
+	writeTimeout    = 10 * time.Second
+	idleTimeout     = time.Minute
+	maxHeaderBytes  = 16 << 10
+	shutdownTimeout = 2 * time.Second
+)
+
+// Config says where to listen and what to answer.
+type Config struct {
+	// Addr is HOST:PORT, as --http has it; empty for no HTTP.
+	Addr string
+	// Registry is what /metrics shows.
+	Registry *prometheus.Registry
+	// Health reads the document of /healthz from memory. It must not wait; its
+	// context ends after a second.
+	Health func(context.Context) health.Document
+	// Live reports whether every loop of the program turns, and if not which
+	// does not.
+	Live func() (ok bool, detail string)
+}
+
+// Server answers over HTTP, from Listen until Run's context is done.
+type Server struct {
+	cfg  Config
+	log  *slog.Logger
+	http *http.Server
+	// grace is what requests in flight have when Run ends.
+	grace time.Duration
+
+	mu       sync.Mutex
+	listener net.Listener
+}
+
+// New prepares a server. It opens nothing yet.
+func New(cfg Config, log *slog.Logger) *Server {
+	return &Server{
+		cfg:   cfg,
+		log:   log,
+		grace: shutdownTimeout,
+		http: &http.Server{
+			Handler:           newHandler(cfg, log),
+			ReadHeaderTimeout: readTimeout,
+			ReadTimeout:       readTimeout,
+			WriteTimeout:      writeTimeout,
+			IdleTimeout:       idleTimeout,
+			MaxHeaderBytes:    maxHeaderBytes,
+			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		},
+	}
+}
+
+// Listen binds the address, so that a wrong or taken one is known before
+// anything else starts. Connections wait in the kernel until Run. Without an
+// address it does nothing.
+func (s *Server) Listen(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cfg.Addr == "" || s.listener != nil {
+		return nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Addr)
+	if err != nil {
+		hint := "want HOST:PORT of this machine, such as 127.0.0.1:9476, or an empty value for no HTTP"
+		if errors.Is(err, syscall.EADDRINUSE) {
+			hint = "another process listens there: stop it, or choose another port"
+		}
+		return fmt.Errorf("--http %s: %w; %s", s.cfg.Addr, err, hint)
+	}
+	s.listener = l
+	s.log.Info("listening for HTTP", "addr", l.Addr().String())
+	return nil
+}
+
+// Addr is the address that the server listens on, with the port that the
+// kernel chose for port 0; empty before Listen and without HTTP.
+func (s *Server) Addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil {
+		return ""
+	}
+	return s.listener.Addr().String()
+}
+
+// Run serves until ctx is done, listening first if Listen was not called. Then
+// requests in flight have two seconds to finish. It returns nil after that, and
+// the error when serving ends by itself. It is called once.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.Listen(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	l := s.listener
+	s.mu.Unlock()
+	if l == nil {
+		<-ctx.Done()
+		return nil
+	}
+
+	served := make(chan error, 1)
+	go func() { served <- s.http.Serve(l) }()
+	select {
+	case err := <-served:
+		return errors.Join(fmt.Errorf("--http %s: serving: %w", s.cfg.Addr, err), s.http.Close())
+	case <-ctx.Done():
+	}
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.grace)
+	defer cancel()
+	if err := s.http.Shutdown(bound); err != nil {
+		s.log.Warn("HTTP requests were cut off at shutdown", "error", err)
+		if err := s.http.Close(); err != nil {
+			s.log.Warn("closing HTTP connections", "error", err)
+		}
+	}
+	<-served
+	return nil
+}
+
+// Close frees the address when Run is not going to be called.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil {
+		return nil
+	}
+	err := s.listener.Close()
+	s.listener = nil
+	return err
+}
