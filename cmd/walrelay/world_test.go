@@ -185,11 +185,21 @@ func (w *world) startRelayEnv(env []string, flags ...string) *relayProcess {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	dsn := strings.Replace(w.dsn, fmt.Sprint(w.pg.Port()), fmt.Sprint(w.toPG.Port()), 1)
 	args := append([]string{
-		"run", "--postgres", dsn, "--redis", "redis://" + w.toRedis.Addr() + "/0", "--http", "127.0.0.1:0",
+		"run", "--postgres", w.relayDSN(), "--redis", "redis://" + w.toRedis.Addr() + "/0", "--http", "127.0.0.1:0",
 		"--confirm-delay", "1s", "--log-level", "debug",
 	}, flags...)
+	return w.startProgram(path, env, args...)
+}
+
+// relayDSN leads through the proxy.
+func (w *world) relayDSN() string {
+	return strings.Replace(w.dsn, fmt.Sprint(w.pg.Port()), fmt.Sprint(w.toPG.Port()), 1)
+}
+
+// startProgram runs walrelay from this file, with these arguments alone.
+func (w *world) startProgram(path string, env []string, args ...string) *relayProcess {
+	w.t.Helper()
 	p := &relayProcess{t: w.t, cmd: exec.Command(path, args...), log: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
