@@ -1,0 +1,301 @@
+package slot
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/testservers"
+)
+
+// watched is a monitor that runs until the test ends, and what it said.
+type watched struct {
+	t       *testing.T
+	samples chan Sample
+
+	mu       sync.Mutex
+	goodbyes []error
+}
+
+// watch runs a monitor with short intervals.
+func (w *world) watch(m *Monitor, oldest func(context.Context, *pgx.Conn) error, goodbye func()) *watched {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	got := &watched{t: w.t, samples: make(chan Sample, 1)}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- m.Run(ctx, 20*time.Millisecond, oldest, func(s Sample) {
+			select {
+			case <-got.samples: // keep the newest only
+			default:
+			}
+			got.samples <- s
+		}, func(reason error) {
+			got.mu.Lock()
+			got.goodbyes = append(got.goodbyes, reason)
+			got.mu.Unlock()
+			if goodbye != nil {
+				goodbye()
+			}
+		})
+	}()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("Run returned %v", err)
+		}
+	})
+	return got
+}
+
+// until waits for a sample of the kind.
+func (g *watched) until(what string, is func(Sample) bool) Sample {
+	g.t.Helper()
+	timeout := time.After(soon)
+	var last Sample
+	for {
+		select {
+		case last = <-g.samples:
+			if is(last) {
+				return last
+			}
+		case <-timeout:
+			g.t.Fatalf("waited in vain until %s; the last sample is %+v", what, last)
+		}
+	}
+}
+
+func (g *watched) goodbye() []error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]error(nil), g.goodbyes...)
+}
+
+func works(s Sample) bool { return s.Err == nil }
+
+func TestMonitorMeasuresBothLags(t *testing.T) {
+	w := newWorld(t, map[string]string{"max_slot_wal_keep_size": "1GB"})
+	m := w.monitor()
+	var problem error
+	seen := w.watch(m, func(ctx context.Context, conn *pgx.Conn) error {
+		if _, ok := ctx.Deadline(); !ok {
+			t.Error("the look at the table is not bounded")
+		}
+		return problem
+	}, nil)
+	s := seen.until("there is a sample", works)
+	if s.Slot != nil || s.WALEnd == 0 || s.At.IsZero() || s.Oldest != nil {
+		t.Errorf("without a slot the sample is %+v", s)
+	}
+	if !errors.Is(s.Problem, ErrPublication) {
+		t.Errorf("without a publication the problem is %v", s.Problem)
+	}
+	_, st := w.stream()
+	pid := w.value(`SELECT active_pid FROM pg_replication_slots`)
+	s = seen.until("the slot is active and there is no problem", func(s Sample) bool {
+		return s.Slot != nil && itoa(s.Slot.ActivePID) == pid && s.Problem == nil
+	})
+	if s.Slot.Name != "walrelay" || !s.Slot.Active || s.Slot.WALStatus != "reserved" || s.Slot.SafeWALSize == nil || *s.Slot.SafeWALSize <= 0 {
+		t.Errorf("the slot is %+v", s.Slot)
+	}
+	f := receive(t, st)
+	if err := st.Status(f.WALEnd, f.WALEnd, false); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))`)
+	s = seen.until("a megabyte is unconfirmed", func(s Sample) bool {
+		return s.Slot.ConfirmedFlush == f.WALEnd && s.Slot.UnconfirmedBytes > 1_000_000
+	})
+	if s.Slot.UnconfirmedBytes != int64(s.WALEnd-s.Slot.ConfirmedFlush) || s.Slot.RetainedBytes != int64(s.WALEnd-s.Slot.RestartLSN) ||
+		s.Slot.RetainedBytes <= s.Slot.UnconfirmedBytes {
+		t.Errorf("the lags are %+v, the WAL ends at %s", s.Slot, s.WALEnd)
+	}
+}
+
+func TestMonitorSeesProblems(t *testing.T) {
+	w := newWorld(t, nil)
+	w.slot()
+	seen := w.watch(w.monitor(), nil, nil)
+	seen.until("all is well", func(s Sample) bool { return works(s) && s.Slot != nil && s.Problem == nil })
+	problem := func(of error) func(Sample) bool {
+		return func(s Sample) bool { return errors.Is(s.Problem, of) }
+	}
+	w.exec(`ALTER PUBLICATION walrelay SET (publish = 'update')`)
+	seen.until("the publication is wrong", problem(ErrPublication))
+	w.exec(`ALTER SYSTEM SET synchronous_standby_names = '*'`)
+	w.exec(`SELECT pg_reload_conf()`)
+	s := seen.until("commits would wait for us", problem(ErrSynchronous))
+	wantFault(t, s.Problem, ErrSynchronous, "ALTER SYSTEM")
+	w.exec(`ALTER SYSTEM RESET synchronous_standby_names`)
+	w.exec(`SELECT pg_reload_conf()`)
+	w.exec(`ALTER PUBLICATION walrelay SET (publish = 'insert')`)
+	seen.until("all is well again", func(s Sample) bool { return s.Problem == nil })
+	w.exec(`SELECT pg_drop_replication_slot('walrelay')`)
+	seen.until("the slot is gone", func(s Sample) bool { return s.Slot == nil })
+	w.exec(`SELECT pg_create_logical_replication_slot('walrelay', 'test_decoding')`)
+	seen.until("the slot is somebody else's", problem(ErrForeignSlot))
+}
+
+func TestMonitorNamesWhoPinsWAL(t *testing.T) {
+	w := newWorld(t, nil)
+	_, st := w.stream()
+	other := w.fresh(t, w.cfg)
+	conn := w.connect(other.dsn)
+	if _, err := conn.Exec(w.ctx(), `BEGIN; INSERT INTO outbox (payload) VALUES ('x')`); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))`)
+	m := w.monitor()
+	m.farBehind, m.holderAge = 500_000, 0
+	seen := w.watch(m, nil, nil)
+	if s := seen.until("there is a sample", works); s.Holder != nil {
+		t.Errorf("WAL that is not confirmed yet is blamed on %v", s.Holder)
+	}
+	// The slot lets WAL go up to the oldest transaction that was running at a
+	// checkpoint that it has confirmed.
+	w.exec(`CHECKPOINT`)
+	s := seen.until("somebody is blamed", func(s Sample) bool {
+		f, _, err := st.Receive(time.Now().Add(10 * time.Millisecond))
+		if err == nil && f.Keepalive {
+			err = st.Status(f.WALEnd, f.WALEnd, false)
+		}
+		if err == nil {
+			err = st.Status(0, 0, true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Holder != nil
+	})
+	if s.Holder.PID != int(conn.PgConn().PID()) || s.Holder.Database != other.value(`SELECT current_database()`) || s.Holder.Since.IsZero() {
+		t.Errorf("blamed is %v", s.Holder)
+	}
+	if _, err := conn.Exec(w.ctx(), `PREPARE TRANSACTION 'old'`); err != nil {
+		t.Fatal(err)
+	}
+	seen.until("the prepared transaction is blamed", func(s Sample) bool { return s.Holder != nil && s.Holder.GID == "old" && s.Holder.PID == 0 })
+	other.exec(`ROLLBACK PREPARED 'old'`)
+	seen.until("nobody is blamed", func(s Sample) bool { return works(s) && s.Holder == nil })
+}
+
+// A fast shutdown waits until the relay confirms everything or hangs up. The
+// goodbye of the ordinary connection is what tells it to.
+func TestFastShutdownDoesNotWaitForUs(t *testing.T) {
+	w := newWorld(t, nil)
+	s, st := w.stream()
+	w.insert("not confirmed")
+	receiveInsert(t, st)
+	m := w.monitor()
+	seen := w.watch(m, nil, st.Close)
+	seen.until("the monitor watches", works)
+	if err := w.TryStop(w.ctx(), "fast"); err != nil {
+		t.Fatal(err)
+	}
+	if byes := seen.goodbye(); len(byes) == 0 || !errors.Is(byes[0], ErrShutdown) {
+		t.Errorf("said goodbye for %v", byes)
+	}
+	if err := receiveError(t, st); err == nil {
+		t.Error("the stream goes on")
+	}
+	s.Close()
+	seen.until("PostgreSQL is away", func(s Sample) bool { return s.Err != nil })
+	w.Start()
+	seen.until("PostgreSQL is back", works)
+}
+
+// A monitor that had lost its connection before learns of the shutdown from
+// the refusal.
+func TestGoodbyeWhenNobodyIsLetIn(t *testing.T) {
+	w := newWorld(t, nil)
+	conn := w.connect(w.dsn) // a smart shutdown waits for it
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.TryStop(context.Background(), "smart") }()
+	eventually(t, "PostgreSQL lets nobody in", func() bool {
+		c, err := pgx.Connect(w.ctx(), w.dsn)
+		if err == nil {
+			closeQuietly(c)
+		}
+		return err != nil
+	})
+	seen := w.watch(w.monitor(), nil, nil)
+	eventually(t, "it says goodbye", func() bool {
+		byes := seen.goodbye()
+		return len(byes) > 0 && errors.Is(byes[0], ErrShutdown)
+	})
+	closeQuietly(conn)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMonitorOutlivesEverything(t *testing.T) {
+	w := newWorld(t, nil)
+	proxy := testservers.StartProxy(t, w.Addr())
+	cfg := w.cfg
+	cfg.Conn = w.parse("host=127.0.0.1 port=" + itoa(proxy.Port()) + " user=postgres sslmode=disable connect_timeout=1 dbname=" + w.value(`SELECT current_database()`))
+	m := NewMonitor(cfg, w.source().log)
+	m.timeout = 300 * time.Millisecond
+	seen := w.watch(m, nil, nil)
+	away := func(s Sample) bool { return s.Err != nil }
+	seen.until("it watches", works)
+	for _, fault := range []struct {
+		name        string
+		cause, heal func()
+		goodbye     bool
+	}{
+		{"the connection is dropped", proxy.Drop, func() {}, true},
+		{"the connection is terminated", func() {
+			w.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'walrelay'`)
+		}, func() {}, true},
+		{"PostgreSQL is unreachable", proxy.Cut, proxy.Restore, true},
+		{"the network moves nothing", proxy.Stall, proxy.Resume, false},
+		{"PostgreSQL is frozen", w.Freeze, w.Thaw, false},
+		{"PostgreSQL crashes", w.Kill, w.Start, true},
+		{"PostgreSQL restarts at once", func() { w.Stop("immediate") }, w.Start, true},
+	} {
+		before := len(seen.goodbye())
+		fault.cause()
+		seen.until(fault.name, away)
+		if after := len(seen.goodbye()); fault.goodbye != (after > before) {
+			t.Errorf("%s: %d goodbyes", fault.name, after-before)
+		}
+		fault.heal()
+		seen.until("it watches again after "+fault.name, works)
+	}
+}
+
+// The outbox's own look must not take the monitor down, nor hold it.
+func TestMonitorBoundsTheOtherLook(t *testing.T) {
+	w := newWorld(t, nil)
+	m := w.monitor()
+	m.timeout = 500 * time.Millisecond
+	looks := 0
+	seen := w.watch(m, func(ctx context.Context, conn *pgx.Conn) error {
+		if looks++; looks > 1 {
+			return nil
+		}
+		_, err := conn.Exec(ctx, `SELECT pg_sleep(1000)`)
+		return err
+	}, nil)
+	s := seen.until("the look fails", func(s Sample) bool { return works(s) && s.Oldest != nil })
+	if s.WALEnd == 0 {
+		t.Error("the rest of the sample was lost")
+	}
+	seen.until("the next look succeeds", func(s Sample) bool { return works(s) && s.Oldest == nil })
+}
+
+func TestBehind(t *testing.T) {
+	for _, test := range []struct {
+		end, position cdc.LSN
+		want          int64
+	}{{10, 4, 6}, {10, 0, 0}, {10, 10, 0}, {10, 11, 0}} {
+		if got := behind(test.end, test.position); got != test.want {
+			t.Errorf("from %s to %s it is %d, want %d", test.position, test.end, got, test.want)
+		}
+	}
+}
