@@ -292,6 +292,7 @@ func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
 		return s, err
 	}
 	s.Judgement = cdc.Judge(server, s.slot, s.checkpoint, s.streams)
+	r.log.Debug("judged", "verdict", s.Verdict.String(), "reason", s.Reason)
 	return s, nil
 }
 

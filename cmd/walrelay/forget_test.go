@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Redis comes back without what it had acknowledged in the last seconds: less
+// than the confirm delay. The slot still has the rows, so they are appended
+// again, and those that Redis still has are not.
+func TestRedisThatLostItsLastSecondsIsRefilled(t *testing.T) {
+	w := newWorld(t, worldOptions{volatile: true})
+	p := w.startRelay("--confirm-delay", "10m")
+	p.streams()
+	w.insert("kept", 20)
+	w.verify(0)
+	if err := w.redis.Client(t).Save(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 3 {
+		w.insert(fmt.Sprint("lost ", round), 20)
+		w.verify(0)
+		w.redis.Kill()
+		w.insert("meanwhile", 5)
+		w.redis.Start()
+		w.verify(0)
+	}
+	if !strings.Contains(p.log.String(), "forgotten") {
+		t.Error("the relay did not notice that Redis had gone back")
+	}
+	// While the outbox is idle only a stamp can notice.
+	before, err := w.entries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.redis.Kill()
+	w.redis.Start()
+	w.eventually("the stream is refilled", func() error {
+		now, err := w.entries()
+		if err != nil || len(now) < len(before) {
+			return fmt.Errorf("%d of %d entries, %v", len(now), len(before), err)
+		}
+		return nil
+	})
+	w.verify(0)
+	w.allMarked()
+	p.stop()
+}
+
+// Redis comes back without what PostgreSQL was told it may forget. That is a
+// gap: nothing is appended and nothing confirmed, and health says why.
+func TestRedisThatLostMoreStopsTheLine(t *testing.T) {
+	w := newWorld(t, worldOptions{volatile: true})
+	p := w.startRelay()
+	p.streams()
+	w.insert("kept", 20)
+	w.verify(0)
+	if err := w.redis.Client(t).Save(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.insert("lost", 20)
+	w.verify(0)
+	w.allMarked()
+	w.confirmedPast()
+	confirmed := w.query(`SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'walrelay'`)
+	w.redis.Kill()
+	w.redis.Start()
+	p.becomes("critical, with the reason", func(code int, doc healthDocument) bool {
+		return code == 503 && strings.Contains(strings.Join(doc.Reasons, " "), "Redis went back in time")
+	})
+	w.insert("after", 5)
+	judged := strings.Count(p.log.String(), "verdict=gap")
+	w.eventually("the relay has judged twice more", func() error {
+		if strings.Count(p.log.String(), "verdict=gap") < judged+2 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	entries, err := w.entries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 20 {
+		t.Errorf("%d entries, 20 were kept: something was appended behind the gap", len(entries))
+	}
+	if now := w.query(`SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'walrelay'`); now != confirmed {
+		t.Errorf("confirmed went from %s to %s", confirmed, now)
+	}
+	p.stop()
+}
