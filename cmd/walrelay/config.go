@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/outbox"
 )
 
 // Config holds the settings. Each is a flag, an environment variable and a key
@@ -27,7 +27,7 @@ type Config struct {
 	Slot        string          `group:"PostgreSQL:" for:"run,teardown" type:"slot" default:"walrelay" placeholder:"NAME" help:"Replication slot, of the characters a-z, 0-9 and _. Relays with the same slot take turns: one works, the others stand by."`
 	Publication string          `group:"PostgreSQL:" for:"run,setup,teardown" type:"name" default:"walrelay" placeholder:"NAME" help:"Publication, of the outbox table alone."`
 
-	Redis *redis.Options `group:"Redis:" for:"run,teardown" type:"redis" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"redis://[USER:PASSWORD@]HOST:PORT/DB, rediss:// for TLS, or unix:///PATH?db=DB."`
+	Redis RedisURL `group:"Redis:" for:"run,teardown" type:"redis" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"redis://[USER:PASSWORD@]HOST:PORT/DB, rediss:// for TLS, or unix:///PATH?db=DB."`
 
 	Table             cdc.Table `group:"Table:" for:"run,setup" type:"table" default:"public.outbox" placeholder:"SCHEMA.TABLE" help:"The outbox table. Names are taken exactly; one that holds a dot goes in double quotes."`
 	ColumnID          string    `name:"column-id" group:"Table:" for:"run,setup" type:"name" default:"id" placeholder:"NAME" help:"Column with the unique id of a row."`
@@ -36,12 +36,12 @@ type Config struct {
 	ColumnCreatedAt   string    `group:"Table:" for:"run,setup" type:"name-or-none" default:"created_at" placeholder:"NAME" help:"Column with the time a row was written; empty where there is none."`
 	ColumnPublishedAt string    `group:"Table:" for:"run,setup" type:"name-or-none" default:"published_at" placeholder:"NAME" help:"Column that marks a row as published, NULL until then; empty where there is none."`
 
-	Stream string  `group:"Entries:" for:"run" type:"text" default:"jobs" placeholder:"KEY" help:"Stream that gets the entries."`
-	MaxLen int64   `name:"maxlen" group:"Entries:" for:"run" type:"maxlen" default:"0" placeholder:"ENTRIES" help:"Trim the stream to about this many entries (MAXLEN ~); 0 never trims."`
-	Fields []Field `name:"field" group:"Entries:" for:"run,setup" type:"field" placeholder:"NAME=COLUMN" help:"Field of an entry and the column it comes from. Repeat it for each field, in their order; one must be the id column. In the variable they stand with commas between them; in the file as a list, or as a mapping of NAME to COLUMN. Default kind=KIND, outbox_id=ID, payload=PAYLOAD with the columns above."`
+	Stream string               `group:"Entries:" for:"run" type:"text" default:"jobs" placeholder:"KEY" help:"Stream that gets the entries."`
+	MaxLen int64                `name:"maxlen" group:"Entries:" for:"run" type:"maxlen" default:"0" placeholder:"ENTRIES" help:"Trim the stream to about this many entries (MAXLEN ~); 0 never trims."`
+	Fields []outbox.FieldColumn `name:"field" group:"Entries:" for:"run,setup" type:"field" placeholder:"NAME=COLUMN" help:"Field of an entry and the column it comes from. Repeat it for each field, in their order; one must be the id column. In the variable they stand with commas between them; in the file as a list, or as a mapping of NAME to COLUMN. Default kind=KIND, outbox_id=ID, payload=PAYLOAD with the columns above."`
 
-	Mark       string        `group:"Marks:" for:"run,setup" type:"mark" default:"auto" placeholder:"HOW" help:"How rows are marked once they are on the stream: published-at sets the column, delete deletes them, none leaves them alone. auto is published-at where the column and the privilege to update it are there, else none."`
-	HealMargin time.Duration `group:"Marks:" for:"run" type:"duration" default:"1h" placeholder:"DURATION" help:"Without marks: how much longer than the relay was away a transaction may have been open and still be found."`
+	Mark       outbox.MarkMode `group:"Marks:" for:"run,setup" type:"mark" default:"auto" placeholder:"HOW" help:"How rows are marked once they are on the stream: published-at sets the column, delete deletes them, none leaves them alone. auto is published-at where the column and the privilege to update it are there, else none."`
+	HealMargin time.Duration   `group:"Marks:" for:"run" type:"duration" default:"1h" placeholder:"DURATION" help:"Without marks: how much longer than the relay was away a transaction may have been open and still be found."`
 
 	ConfirmDelay    time.Duration `group:"Limits:" for:"run" type:"duration" default:"5s" placeholder:"DURATION" help:"How long entries must have been in Redis before PostgreSQL may forget their rows. Redis can lose about this much and is refilled; 0s trusts it at once."`
 	ShutdownTimeout time.Duration `group:"Limits:" for:"run" type:"duration" default:"10s" placeholder:"DURATION" help:"How long to finish what is in flight after SIGTERM or SIGINT."`
@@ -54,60 +54,39 @@ type Config struct {
 	LogLevel  slog.Level `group:"Logging:" for:"run,setup,teardown" type:"log-level" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`
 }
 
-// How rows are marked.
-const (
-	markAuto        = "auto"
-	markPublishedAt = "published-at"
-	markDelete      = "delete"
-	markNone        = "none"
-)
-
-// Field is one field of an entry: its name, and the column its value is from.
-type Field struct {
-	Name   string
-	Column string
+// Mapping is what the settings say of the table's columns.
+func (c *Config) Mapping() outbox.Mapping {
+	return outbox.Mapping{
+		ID:          c.ColumnID,
+		Kind:        c.ColumnKind,
+		Payload:     c.ColumnPayload,
+		CreatedAt:   c.ColumnCreatedAt,
+		PublishedAt: c.ColumnPublishedAt,
+		Fields:      c.Fields,
+	}
 }
 
-// complete fills in what depends on other settings and checks what no setting
-// can know alone.
-func (c *Config) complete() error {
+// validate checks what no setting can know alone.
+func (c *Config) validate() error {
 	if c.Postgres == nil {
 		return usagef("--postgres is required (or %s, or postgres in the settings file), such as --postgres 'postgres://walrelay@db.example.com:5432/shop'", envName("postgres"))
 	}
-	if len(c.Fields) == 0 {
-		c.Fields = []Field{
-			{Name: "kind", Column: c.ColumnKind},
-			{Name: "outbox_id", Column: c.ColumnID},
-			{Name: "payload", Column: c.ColumnPayload},
-		}
-	}
-	seen := map[string]bool{}
-	for _, f := range c.Fields {
-		if seen[f.Name] {
-			return usagef("--field: the field %q is given twice", f.Name)
-		}
-		seen[f.Name] = true
+	mapping := c.Mapping()
+	if err := mapping.Validate(); err != nil {
+		return usagef("%v", err)
 	}
 	// Consumers know an entry that they have seen by the id, and so does a
 	// backfill.
-	if !slices.ContainsFunc(c.Fields, func(f Field) bool { return f.Column == c.ColumnID }) {
+	if !slices.ContainsFunc(mapping.EntryFields(), func(f outbox.FieldColumn) bool { return f.Column == c.ColumnID }) {
 		return usagef("--field: none of the fields is the id column %q, and every entry must carry it: add --field 'outbox_id=%s'", c.ColumnID, c.ColumnID)
 	}
-	if c.ColumnPublishedAt == "" {
-		if c.Mark == markPublishedAt {
-			return usagef("--mark published-at needs a column to set: give --column-published-at, or choose --mark delete or none")
-		}
-		return nil
+	if c.Mark == outbox.MarkPublishedAt && c.ColumnPublishedAt == "" {
+		return usagef("--mark published-at needs a column to set: give --column-published-at, or choose --mark delete or none")
 	}
-	// Marking writes to this column.
-	for _, other := range []struct{ flag, column string }{
-		{"--column-id", c.ColumnID},
-		{"--column-kind", c.ColumnKind},
-		{"--column-payload", c.ColumnPayload},
-		{"--column-created-at", c.ColumnCreatedAt},
-	} {
-		if other.column == c.ColumnPublishedAt {
-			return usagef("--column-published-at and %s are both %q: want a column of its own, or \"\" where the table has none", other.flag, other.column)
+	// Marking writes to the column.
+	for _, f := range mapping.EntryFields() {
+		if f.Column == c.ColumnPublishedAt {
+			return usagef("--column-published-at is %q, and so is the column of the field %q: want a column of its own, or \"\" where the table has none", f.Column, f.Name)
 		}
 	}
 	return nil

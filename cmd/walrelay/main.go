@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/redis/go-redis/v9/logging"
+
 	"github.com/stagedoor/walrelay/relay"
 )
 
@@ -26,6 +28,7 @@ const (
 
 func main() {
 	limitMemory(os.Getenv)
+	logging.Disable() // the Redis client also writes its errors to standard error, past our log
 	os.Exit(realMain(os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -12,7 +12,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5"
-	"github.com/redis/go-redis/v9"
+
+	"github.com/stagedoor/walrelay/outbox"
 )
 
 // TestUsage plays testdata/usage.txt: each case there is a command line with
@@ -169,11 +170,9 @@ func describe(t *testing.T, cfg *Config) map[string]string {
 		switch v := flag.Target.Interface().(type) {
 		case *pgx.ConnConfig:
 			texts[flag.Name] = fmt.Sprintf("%s@%s:%d/%s", v.User, v.Host, v.Port, v.Database)
-		case *redis.Options:
-			texts[flag.Name] = fmt.Sprintf("%s %s db %d user %q tls %t", v.Network, v.Addr, v.DB, v.Username, v.TLSConfig != nil)
 		case fmt.Stringer:
 			texts[flag.Name] = v.String()
-		case []Field:
+		case []outbox.FieldColumn:
 			texts[flag.Name] = fmt.Sprintf("%+v", v)
 		default:
 			texts[flag.Name] = fmt.Sprintf("%#v", v)

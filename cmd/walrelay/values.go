@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -16,10 +15,10 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/pg"
+	"github.com/stagedoor/walrelay/outbox"
 )
 
 // given is a value as somebody wrote it, and where.
@@ -33,14 +32,14 @@ func valueTypes() []kong.Option {
 	return []kong.Option{
 		kong.NamedMapper("text", valueType[string]{parse: parseText}),
 		kong.NamedMapper("postgres", valueType[*pgx.ConnConfig]{parse: parsePostgres, secret: true}),
-		kong.NamedMapper("redis", valueType[*redis.Options]{parse: parseRedis, secret: true}),
+		kong.NamedMapper("redis", valueType[RedisURL]{parse: parseRedis, secret: true}),
 		kong.NamedMapper("table", valueType[cdc.Table]{parse: parseTable}),
 		kong.NamedMapper("slot", valueType[string]{parse: parseSlot}),
 		kong.NamedMapper("name", valueType[string]{parse: parseName}),
 		kong.NamedMapper("name-or-none", valueType[string]{parse: parseNameOrNone}),
 		kong.NamedMapper("maxlen", valueType[int64]{parse: parseMaxLen}),
 		kong.NamedMapper("field", fieldType{}),
-		kong.NamedMapper("mark", valueType[string]{parse: oneOf(markAuto, markPublishedAt, markDelete, markNone)}),
+		kong.NamedMapper("mark", valueType[outbox.MarkMode]{parse: oneOf(outbox.MarkAuto, outbox.MarkPublishedAt, outbox.MarkDelete, outbox.MarkNone)}),
 		kong.NamedMapper("duration", valueType[time.Duration]{parse: parseDuration}),
 		kong.NamedMapper("duration-above-zero", valueType[time.Duration]{parse: parseDurationAboveZero}),
 		kong.NamedMapper("bytes", valueType[Bytes]{parse: parseBytes}),
@@ -157,28 +156,6 @@ func parsePostgres(s string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// parseRedis gives a reason of its own: the library's quotes parts of the URL,
-// and where it cannot be parsed, any part may be the password.
-func parseRedis(s string) (*redis.Options, error) {
-	const want = "want redis://[USER:PASSWORD@]HOST:PORT/DB, rediss://... for TLS, or unix:///PATH?db=DB, with special characters of the password percent-encoded"
-	u, err := url.Parse(s)
-	if err != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) || u.Fragment != "" {
-		return nil, errors.New(want)
-	}
-	options, err := redis.ParseURL(s)
-	switch {
-	case err != nil && strings.Contains(err.Error(), "unexpected option"):
-		return nil, errors.New("an option after the question mark is not known; " + want)
-	case err != nil && u.RawQuery != "":
-		return nil, errors.New("the database or an option after the question mark has a wrong value; " + want)
-	case err != nil:
-		return nil, errors.New(want)
-	case options.DB < 0:
-		return nil, errors.New("the database number is negative; " + want)
-	}
-	return options, nil
-}
-
 func parseTable(s string) (cdc.Table, error) {
 	t, err := cdc.ParseTable(s)
 	if err != nil {
@@ -231,23 +208,27 @@ func parseMaxLen(s string) (int64, error) {
 	return n, nil
 }
 
-func parseField(s string) (Field, error) {
+func parseField(s string) (outbox.FieldColumn, error) {
 	name, column, ok := strings.Cut(s, "=")
 	if !ok || name == "" || column == "" {
-		return Field{}, errors.New("want NAME=COLUMN, such as outbox_id=id")
+		return outbox.FieldColumn{}, errors.New("want NAME=COLUMN, such as outbox_id=id")
 	}
 	if _, err := parseName(column); err != nil {
-		return Field{}, fmt.Errorf("column %q: %w", column, err)
+		return outbox.FieldColumn{}, fmt.Errorf("column %q: %w", column, err)
 	}
-	return Field{Name: name, Column: column}, nil
+	return outbox.FieldColumn{Name: name, Column: column}, nil
 }
 
-func oneOf(allowed ...string) func(string) (string, error) {
-	return func(s string) (string, error) {
-		if !slices.Contains(allowed, s) {
-			return "", fmt.Errorf("want one of %s", strings.Join(allowed, ", "))
+func oneOf[T ~string](allowed ...T) func(string) (T, error) {
+	return func(s string) (T, error) {
+		if slices.Contains(allowed, T(s)) {
+			return T(s), nil
 		}
-		return s, nil
+		names := make([]string, len(allowed))
+		for i, name := range allowed {
+			names[i] = string(name)
+		}
+		return "", errors.New("want one of " + strings.Join(names, ", "))
 	}
 }
 

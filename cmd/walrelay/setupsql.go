@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/migrations"
+	"github.com/stagedoor/walrelay/outbox"
+	"github.com/stagedoor/walrelay/slot"
+)
+
+// print writes the script for somebody with the privileges. It changes nothing
+// where everything is there, so that it can be run again.
+func (c *setupCmd) print(p *process) error {
+	cfg := slotConfig(p.cfg)
+	cfg.Conn = cfg.Conn.Copy()
+	if cfg.Conn.Database == "" { // as the server does, and before the role changes
+		cfg.Conn.Database = cfg.Conn.User
+	}
+	if c.Role != "" {
+		cfg.Conn.User = c.Role
+	}
+	role, database := cdc.QuoteIdent(cfg.Conn.User), cdc.QuoteIdent(cfg.Conn.Database)
+	// The script has names in comments, which end with their line.
+	for _, name := range []string{role, database} {
+		if strings.ContainsFunc(name, unicode.IsControl) {
+			return usagef("the name %s holds a control character, so that no script can be printed", name)
+		}
+	}
+
+	var b strings.Builder
+	fmt.Fprintf(&b, "-- What walrelay needs in the database %s. Run it there, as a superuser, or as the\n", database)
+	fmt.Fprintf(&b, "-- owner of the table who also has CREATE on the database and may alter the role.\n")
+	fmt.Fprintf(&b, "-- It may be run again. The role must be there:\n")
+	fmt.Fprintf(&b, "--   CREATE ROLE %s LOGIN PASSWORD '...';\n\n", role)
+	if c.CreateTable {
+		b.WriteString(strings.TrimSpace(migrations.Table(cfg.Table)) + "\n\n")
+	}
+	for _, statement := range slot.SetupSQL(cfg, markPrivileges(p.cfg)...) {
+		if strings.HasPrefix(statement, "CREATE PUBLICATION ") {
+			statement = unlessPublished(p.cfg.Publication, statement) + "\n"
+		}
+		b.WriteString(statement + "\n")
+	}
+	_, err := fmt.Fprint(p.stdout, b.String())
+	return err
+}
+
+// unlessPublished runs the statement only if there is no such publication.
+func unlessPublished(publication, statement string) string {
+	// Inside of dollar quotes nothing is escaped, so the quotes must be ones
+	// that the names do not hold.
+	quote := "$walrelay$"
+	for strings.Contains(statement, quote) {
+		quote = "$_" + quote[1:]
+	}
+	literal := "'" + strings.ReplaceAll(publication, "'", "''") + "'"
+	if strings.Contains(literal, `\`) {
+		literal = "E" + strings.ReplaceAll(literal, `\`, `\\`)
+	}
+	return fmt.Sprintf("DO %s\nBEGIN\n  IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = %s) THEN\n    %s\n  END IF;\nEND\n%s;",
+		quote, literal, statement, quote)
+}
+
+// markPrivileges are those that marking takes. Locking a row, which comes
+// before deleting it, takes UPDATE on some column.
+func markPrivileges(cfg *Config) []string {
+	switch {
+	case cfg.Mark == outbox.MarkDelete:
+		return []string{"DELETE", fmt.Sprintf("UPDATE (%s)", cdc.QuoteIdent(cfg.ColumnID))}
+	case cfg.Mark == outbox.MarkNone || cfg.ColumnPublishedAt == "":
+		return nil
+	}
+	return []string{fmt.Sprintf("UPDATE (%s)", cdc.QuoteIdent(cfg.ColumnPublishedAt))}
+}
