@@ -146,14 +146,13 @@ func (b *backfilling) createSlot(ctx context.Context) (cdc.Snapshot, error) {
 		beat()
 		b.beat()
 		b.status.waiting(text)
-		if text != "" {
-			b.log.Warn("the slot is not created yet", "waiting", text)
-		}
+		b.warn("the slot", "the slot is not made yet", "reason", text)
 	})
 	if err != nil {
 		return snapshot, err
 	}
 	b.status.waiting("")
+	b.recovered("the slot")
 	b.step(StepBackfillSlot)
 	return snapshot, nil
 }

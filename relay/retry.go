@@ -55,9 +55,14 @@ type complaint struct {
 
 // complain logs a failure of a named part.
 func (r *Relay) complain(part string, err error) {
+	r.warn(part, part+" fails", "error", err.Error())
+}
+
+// warn logs what is not well with a named part, as a message with one more key.
+func (r *Relay) warn(part, message, key, text string) {
 	r.complaints.mu.Lock()
 	defer r.complaints.mu.Unlock()
-	now, text := time.Now(), err.Error()
+	now := time.Now()
 	c := r.complaints.open[part]
 	if c == nil {
 		c = &complaint{since: now}
@@ -67,7 +72,7 @@ func (r *Relay) complain(part string, err error) {
 		c.repeated++
 		return
 	}
-	r.log.Warn(part+" fails", "error", text, "since", c.since.Round(time.Second), "repeated", c.repeated)
+	r.log.Warn(message, key, text, "since", c.since.Round(time.Second), "repeated", c.repeated)
 	c.text, c.logged, c.repeated = text, now, 0
 }
 
