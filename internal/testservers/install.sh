@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what the tests and the demo need on Debian, if anything is missing:
-# the servers, a C compiler for the race detector, and make. As root it
-# installs; as anybody else it says what to install, and fails.
+# the servers, a C compiler for the race detector, make, and the certificates
+# without which Go downloads no module. As root it installs; as anybody else it
+# says what to install, and fails.
 #
 # What Debian's packages do besides is left alone: services that they start
 # listen on ports and in directories that nothing here uses. Only the database
@@ -28,6 +29,7 @@ has pgbouncer || need pgbouncer
 has make || need make
 has gcc || need gcc
 [ -e /usr/include/stdlib.h ] || need libc6-dev
+[ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates
 
 [ -n "$packages" ] || exit 0
 

@@ -6,35 +6,47 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 )
 
 func TestReservedPortIsKept(t *testing.T) {
-	if os.Getenv("WALRELAY_TEST_PORT_TAKEN") != "" {
+	const env = "WALRELAY_TEST_PORT_TAKEN"
+	if taken, err := strconv.Atoi(os.Getenv(env)); err == nil {
 		// The other process of this test: it must not get the port.
-		if _, err := reserve(func() int { return firstPort }); err == nil {
+		if _, err := reserve(func() int { return taken }); err == nil {
 			t.Fatal("the port was given out twice")
 		}
 		return
 	}
-	p, err := reserve(func() int { return firstPort })
+	p, err := reservePort()
 	if err != nil {
-		t.Fatalf("nothing uses port %d: %v", firstPort, err)
+		t.Fatal(err)
 	}
-	if _, err := reserve(func() int { return firstPort }); err == nil {
+	numbers := []int{p.number, p.number, lastPort + 1} // the last one is nobody's in this package
+	next, err := reserve(func() int {
+		n := numbers[0]
+		numbers = numbers[1:]
+		return n
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next.number != lastPort+1 {
 		t.Error("the port was given out twice in one process")
 	}
+	next.release()
 	other := exec.Command(os.Args[0], "-test.run=^TestReservedPortIsKept$")
-	other.Env = append(os.Environ(), "WALRELAY_TEST_PORT_TAKEN=1")
+	other.Env = append(os.Environ(), env+"="+strconv.Itoa(p.number))
 	if out, err := other.CombinedOutput(); err != nil {
 		t.Errorf("another process: %v\n%s", err, out)
 	}
 	p.release()
-	p, err = reserve(func() int { return firstPort })
+	again, err := reserve(func() int { return p.number })
 	if err != nil {
 		t.Fatalf("a port that was released: %v", err)
 	}
-	p.release()
+	again.release()
 }
 
 func TestPortOfAStrangerIsNotReserved(t *testing.T) {
