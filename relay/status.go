@@ -93,7 +93,6 @@ func (s *status) rowLocked(text string) { s.set(func(now *Status) { now.LockedRo
 
 func (s *status) streamingFrom(st *streaming) {
 	s.role(RoleStreaming)
-	s.ups.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streaming = st
