@@ -101,7 +101,7 @@ func (ws *writers) write(ctx context.Context, dsn string, rng *rand.Rand, kinds 
 		ws.mu.Lock()
 		ws.did[name]++
 		ws.mu.Unlock()
-		pause(ctx, time.Duration(rng.IntN(10))*time.Millisecond)
+		pause(ctx, time.Duration(rng.IntN(40))*time.Millisecond)
 	}
 }
 
