@@ -39,6 +39,7 @@ type tail struct {
 	stream      string
 	fields      []FieldInfo
 	first, last string // ids still to be read; last is empty for nothing to read
+	limit       int    // entries in memory at a time
 
 	entries map[fingerprint]struct{}
 	masks   map[uint64]struct{} // the sets of our fields that entries have
@@ -52,7 +53,7 @@ type tail struct {
 // or since where that is earlier, to what is there now. A poller's entry is
 // never older than its row.
 func (b *backfilling) openTail(ctx context.Context, oldest time.Time) (*tail, error) {
-	t := &tail{sink: b.cfg.Sink, stream: b.cfg.Stream, fields: b.cfg.Table.Fields(), masks: map[uint64]struct{}{}}
+	t := &tail{sink: b.cfg.Sink, stream: b.cfg.Stream, fields: b.cfg.Table.Fields(), limit: tailEntries, masks: map[uint64]struct{}{}}
 	_, streams, err := b.cfg.Sink.Load(ctx, b.writer.key)
 	if err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func (t *tail) load(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	err = t.sink.Entries(ctx, t.stream, t.first, t.last, func(e cdc.Entry) error {
-		if len(t.entries) == tailEntries {
+		if len(t.entries) == t.limit {
 			t.first = e.ID
 			return errFull
 		}
