@@ -15,7 +15,7 @@ import (
 // Between the snapshot and the slot there is no gap and no overlap, and the
 // copy begins where the temporary slot did.
 func TestSnapshotAndSlotMeet(t *testing.T) {
-	w := newWorld(t, nil).fresh(t, odd)
+	w := onCommon(t).fresh(t, odd)
 	s := w.open()
 	if err := s.EnsurePublication(w.ctx(), true); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestSnapshotAndSlotMeet(t *testing.T) {
 // The one that a slot waits for is named, in another database too, with the
 // command that ends it; when it has ended the creation goes on.
 func TestCreationSaysWhatItWaitsFor(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	other := w.fresh(t, w.cfg)
 	source := w.source()
 	source.lookEvery = 50 * time.Millisecond
@@ -109,9 +109,8 @@ func TestCreationSaysWhatItWaitsFor(t *testing.T) {
 			})
 	})
 	t.Run("of a user whose times are hidden", func(t *testing.T) {
-		w.exec(`CREATE ROLE relay LOGIN REPLICATION`)
 		cfg := w.cfg
-		cfg.Conn = w.parse(w.as("relay"))
+		cfg.Conn = w.parse(w.as(w.role("LOGIN REPLICATION")))
 		source = New(cfg, source.log)
 		source.lookEvery = 50 * time.Millisecond
 		conn := w.connect(other.dsn)
@@ -125,7 +124,7 @@ func TestCreationSaysWhatItWaitsFor(t *testing.T) {
 // A relay that is told to stop while it waits leaves nothing on the server that
 // would hold back vacuum.
 func TestCreationIsCalledOff(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	conn := w.connect(w.dsn)
 	if _, err := conn.Exec(w.ctx(), `BEGIN; INSERT INTO outbox (payload) VALUES ('x')`); err != nil {
 		t.Fatal(err)
@@ -198,7 +197,7 @@ func TestSlotsRunOut(t *testing.T) {
 }
 
 func TestKeepWithoutTheTemporarySlot(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	s := w.open()
 	snap, err := s.CreateTemporary(w.ctx(), func(string) {})
 	if err != nil {

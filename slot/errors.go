@@ -36,6 +36,8 @@ var (
 // The SQLSTATEs that have a meaning of their own here.
 // https://www.postgresql.org/docs/current/errcodes-appendix.html
 const (
+	codeProtocolViolation            = "08P01"
+	codeFeatureNotSupported          = "0A000"
 	codeObjectNotInPrerequisiteState = "55000"
 	codeObjectInUse                  = "55006"
 	codeUndefinedObject              = "42704"
@@ -93,6 +95,9 @@ func connectError(err error, user string, replication bool) error {
 	}
 	role := cdc.QuoteIdent(user)
 	switch pg.Code(err) {
+	case codeFeatureNotSupported, codeProtocolViolation:
+		// How poolers refuse what they do not know; PostgreSQL never does.
+		return poolerFault(err)
 	case codeInsufficientPrivilege:
 		if replication {
 			return replicationFault(user, err)
@@ -155,16 +160,25 @@ func poolerFault(cause error) error {
 	}
 }
 
-// startError is the sentence for a refused START_REPLICATION.
-func (s *Session) startError(err error, pid int) error {
+// startError is the sentence for a refused START_REPLICATION. The slot is what
+// was read after the refusal, nil if there is none.
+func (s *Session) startError(err error, slot *cdc.Slot) error {
 	name := s.cfg.Slot
 	switch pg.Code(err) {
 	case codeObjectInUse:
+		pid := 0
+		if slot != nil {
+			pid = slot.ActivePID
+		}
 		return inUse(name, pid, err)
 	case codeUndefinedObject:
 		return missing(name, err)
 	case codeObjectNotInPrerequisiteState:
-		return fmt.Errorf("%w: PostgreSQL no longer streams from slot %q: %w", ErrSlotLost, name, err)
+		// Also said of a slot that a standby keeps for its promotion.
+		if slot != nil && slot.WALStatus != "lost" {
+			return fmt.Errorf("slot %q cannot be streamed from here and now: %w", name, err)
+		}
+		return fmt.Errorf("%w: slot %q was invalidated, the WAL that it needs is not kept any more: %w", ErrSlotLost, name, err)
 	case codeUndefinedFile:
 		return fmt.Errorf("%w: WAL that slot %q needs was removed: %w", ErrSlotLost, name, err)
 	case codeInsufficientPrivilege:
@@ -186,11 +200,10 @@ func (st *Stream) streamError(err error) error {
 		return fmt.Errorf("%w: publication %q did not exist when a change was written, so that rows written then do not come over the slot: %w",
 			ErrPublication, st.publication, err)
 	case codeObjectNotInPrerequisiteState:
-		return fmt.Errorf("%w: PostgreSQL no longer streams from slot %q: %w", ErrSlotLost, name, err)
+		// Whether the slot is lost shows when it is started again.
+		return fmt.Errorf("PostgreSQL can no longer stream from slot %q: %w", name, err)
 	case codeUndefinedFile:
 		return fmt.Errorf("%w: WAL that slot %q needs was removed: %w", ErrSlotLost, name, err)
-	case codeObjectInUse:
-		return inUse(name, 0, err)
 	}
 	if gone := farewell(err); gone != nil {
 		return gone

@@ -118,7 +118,7 @@ func TestMonitorMeasuresBothLags(t *testing.T) {
 }
 
 func TestMonitorSeesProblems(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	w.slot()
 	seen := w.watch(w.monitor(), nil, nil)
 	seen.until("all is well", func(s Sample) bool { return works(s) && s.Slot != nil && s.Problem == nil })
@@ -142,7 +142,7 @@ func TestMonitorSeesProblems(t *testing.T) {
 }
 
 func TestMonitorNamesWhoPinsWAL(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	_, st := w.stream()
 	other := w.fresh(t, w.cfg)
 	conn := w.connect(other.dsn)
@@ -271,7 +271,7 @@ func TestMonitorOutlivesEverything(t *testing.T) {
 
 // The outbox's own look must not take the monitor down, nor hold it.
 func TestMonitorBoundsTheOtherLook(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	m := w.monitor()
 	m.timeout = 500 * time.Millisecond
 	looks := 0

@@ -87,7 +87,7 @@ func (w *world) pooler(settings ...string) string {
 // A pooler answers in three ways, and each has to be told apart from
 // PostgreSQL.
 func TestPoolerIsRefused(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	t.Run("refuses the parameter", func(t *testing.T) {
 		w := w.fresh(t, w.cfg)
 		w.cfg.Conn = w.parse(w.pooler())
@@ -122,4 +122,3 @@ func TestPoolerIsRefused(t *testing.T) {
 		wantFault(t, s.preflight(w.ctx()), pg.ErrPooler, "--postgres")
 	})
 }
-

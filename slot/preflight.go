@@ -35,12 +35,12 @@ func (s *Session) preflight(ctx context.Context) error {
 	}
 
 	var pid uint32
-	var together, recovery bool
+	var together bool
 	var walLevel, names string
 	err = s.ask(ctx, `
 		SELECT pg_backend_pid(), EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1), pg_is_in_recovery(),
 			current_setting('wal_level'), current_setting('synchronous_standby_names')`, []any{int64(s.repl.PID())},
-		&pid, &together, &recovery, &walLevel, &names)
+		&pid, &together, &s.recovery, &walLevel, &names)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the settings of the server: %w", err)
@@ -48,7 +48,7 @@ func (s *Session) preflight(ctx context.Context) error {
 		return poolerFault(errors.New("the process that serves the ordinary connection is not the one that introduced itself"))
 	case !together:
 		return poolerFault(errors.New("two connections to the same address reached two different servers"))
-	case recovery && s.server.Version < oldestStandbyVersion:
+	case s.recovery && s.server.Version < oldestStandbyVersion:
 		return &fault.Error{
 			Problem: "this server is a standby, and standbys decode WAL from PostgreSQL 16 on only",
 			Fix:     "let --postgres name the primary",
@@ -58,7 +58,7 @@ func (s *Session) preflight(ctx context.Context) error {
 			Problem: fmt.Sprintf("wal_level is %s", walLevel),
 			Fix:     "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
 		}
-	case recovery:
+	case s.recovery:
 		return nil // nobody's commits wait for a client of a standby
 	}
 	return synchronousFault(names, application)

@@ -12,7 +12,7 @@ import (
 
 // Every wrong publication is told, and the SQL that comes with it repairs it.
 func TestPublicationIsVerifiedAndTheFixRepairsIt(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	version := w.open().Server().Version
 	tests := []struct {
 		name  string
@@ -64,7 +64,7 @@ func TestPublicationIsVerifiedAndTheFixRepairsIt(t *testing.T) {
 }
 
 func TestPublicationOfOddTables(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	t.Run("created once", func(t *testing.T) {
 		w := w.fresh(t, odd)
 		s := w.open()
@@ -99,8 +99,7 @@ func TestPublicationOfOddTables(t *testing.T) {
 	})
 	t.Run("somebody else's", func(t *testing.T) {
 		w := w.fresh(t, w.cfg)
-		w.exec(`CREATE ROLE relay LOGIN REPLICATION`)
-		w.cfg.Conn = w.parse(w.as("relay"))
+		w.cfg.Conn = w.parse(w.as(w.role("LOGIN REPLICATION")))
 		err := w.open().EnsurePublication(w.ctx(), true)
 		wantFault(t, err, ErrPublication, createPublicationSQL(w.cfg))
 		w.exec(createPublicationSQL(w.cfg))
@@ -113,12 +112,13 @@ func TestPublicationOfOddTables(t *testing.T) {
 // The grants that are printed are enough for everything that a relay does, and
 // running all of it twice is fine.
 func TestSetupAndTeardownWithLeastPrivileges(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	w = w.fresh(t, odd)
-	w.exec(`CREATE ROLE "Re'lay" LOGIN; REVOKE ALL ON SCHEMA public FROM PUBLIC;
+	role := w.role("LOGIN")
+	w.exec(`REVOKE ALL ON SCHEMA public FROM PUBLIC;
 		DO $$ BEGIN EXECUTE format('REVOKE ALL ON DATABASE %I FROM PUBLIC', current_database()); END $$`)
 	super := w.cfg
-	w.cfg.Conn = w.parse(w.as("Re'lay"))
+	w.cfg.Conn = w.parse(w.as(role))
 	sql := SetupSQL(w.cfg, `UPDATE ("payload")`)
 	for _, s := range sql {
 		w.exec(s)
@@ -170,17 +170,17 @@ func TestSetupAndTeardownWithLeastPrivileges(t *testing.T) {
 
 // What was granted can be taken away while the relay runs.
 func TestRevokedReplication(t *testing.T) {
-	w := newWorld(t, nil)
-	w.exec(`CREATE ROLE relay LOGIN REPLICATION`)
-	w.cfg.Conn = w.parse(w.as("relay"))
+	w := onCommon(t)
+	role := w.role("LOGIN REPLICATION")
+	w.cfg.Conn = w.parse(w.as(role))
 	s := w.open()
 	snap, err := s.CreateTemporary(w.ctx(), func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.exec(`ALTER ROLE relay NOREPLICATION`)
+	w.exec(`ALTER ROLE ` + cdc.QuoteIdent(role) + ` NOREPLICATION`)
 	w.exec(`SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')`)
-	const fix = `ALTER ROLE "relay" REPLICATION`
+	fix := `ALTER ROLE ` + cdc.QuoteIdent(role) + ` REPLICATION`
 	wantFault(t, s.Keep(w.ctx(), snap), nil, fix)
 	wantFault(t, s.Drop(w.ctx()), nil, fix)
 	_, err = w.source().Teardown(w.ctx())

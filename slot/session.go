@@ -23,9 +23,10 @@ type Session struct {
 	log    *slog.Logger
 	server cdc.Server
 
+	recovery      bool // the server is a standby
+	senderTimeout time.Duration
 	askTimeout    time.Duration
 	lookEvery     time.Duration
-	senderTimeout time.Duration
 
 	repl   *pgconn.PgConn
 	wire   *wire // below repl

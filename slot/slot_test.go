@@ -5,20 +5,18 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/fault"
 	"github.com/stagedoor/walrelay/internal/pg"
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // soon bounds what a healthy server does in a moment. It is no measurement: it
 // only keeps a failure from hanging.
@@ -39,13 +37,25 @@ var odd = Config{
 	Table:       cdc.Table{Schema: `My "Shop"`, Name: `Out.box's \ Table`},
 }
 
+// usual are the names that most have.
+var usual = Config{
+	Slot:        "walrelay",
+	Publication: "walrelay",
+	Table:       cdc.Table{Schema: "public", Name: "outbox"},
+}
+
 func newWorld(t *testing.T, settings map[string]string) *world {
 	t.Helper()
-	return (&world{t: t, Postgres: testservers.StartPostgres(t, testservers.PostgresOptions{Settings: settings})}).fresh(t, Config{
-		Slot:        "walrelay",
-		Publication: "walrelay",
-		Table:       cdc.Table{Schema: "public", Name: "outbox"},
-	})
+	w := &world{t: t, Postgres: testservers.StartPostgres(t, testservers.PostgresOptions{Settings: settings})}
+	return w.fresh(t, usual)
+}
+
+// named is another database of the same server with a slot of its own name.
+func (w *world) named(t *testing.T, slot string) *world {
+	t.Helper()
+	cfg := usual
+	cfg.Slot = slot
+	return w.fresh(t, cfg)
 }
 
 // fresh is another database of the same server.
@@ -82,6 +92,14 @@ func (w *world) as(user string, params ...string) string {
 	}
 	u.RawQuery = q.Encode()
 	return u.String()
+}
+
+// role creates a role that is nobody else's, with an odd name.
+func (w *world) role(attributes string) string {
+	w.t.Helper()
+	name := fmt.Sprintf(`Relay's "%s" %s`, w.value(`SELECT current_database()`), attributes)
+	w.exec(`CREATE ROLE ` + cdc.QuoteIdent(name) + ` ` + attributes)
+	return name
 }
 
 func (w *world) source() *Source { return New(w.cfg, slog.New(slog.DiscardHandler)) }
@@ -157,14 +175,22 @@ func (w *world) exec(sql string) { w.t.Helper(); w.execIn(w.dsn, sql) }
 
 func (w *world) execIn(dsn, sql string) {
 	w.t.Helper()
-	conn, err := pgx.Connect(w.ctx(), dsn)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer closeQuietly(conn)
-	if _, err := conn.PgConn().Exec(w.ctx(), sql).ReadAll(); err != nil {
+	if err := (&world{t: w.t, dsn: dsn}).tryExec(sql); err != nil {
 		w.t.Fatalf("%s: %v", sql, err)
 	}
+}
+
+func (w *world) tryExec(sql string) error {
+	// The context of the test is done when it cleans up.
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, w.dsn)
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(conn)
+	_, err = conn.PgConn().Exec(ctx, sql).ReadAll()
+	return err
 }
 
 // value reads one value as text.
@@ -216,3 +242,12 @@ func wantFault(t *testing.T, err, sentinel error, fix string) {
 }
 
 func itoa(n int) string { return fmt.Sprint(n) }
+
+func (w *world) version() int {
+	w.t.Helper()
+	n, err := strconv.Atoi(w.value(`SHOW server_version_num`))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}

@@ -43,15 +43,15 @@ func TestOpenSaysWhoTheServerIs(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	w := newWorld(t, nil)
-	w.exec(`CREATE ROLE "plain Role" LOGIN; CREATE ROLE stranger LOGIN REPLICATION;
-		REVOKE CONNECT ON DATABASE ` + w.value(`SELECT current_database()`) + ` FROM PUBLIC`)
+	w := onCommon(t)
+	plain, stranger := w.role("LOGIN"), w.role("LOGIN REPLICATION")
+	w.exec(`REVOKE CONNECT ON DATABASE ` + w.value(`SELECT current_database()`) + ` FROM PUBLIC`)
 	tests := []struct {
 		name string
 		dsn  string
 		fix  string
 	}{
-		{"a role without REPLICATION", w.as("plain Role"), `ALTER ROLE "plain Role" REPLICATION;`},
+		{"a role without REPLICATION", w.as(plain), `ALTER ROLE ` + cdc.QuoteIdent(plain) + ` REPLICATION;`},
 		{"a role that does not exist", w.as("nobody"), "pg_hba.conf"},
 		{"a database that does not exist", w.DSN("nothing"), "--postgres"},
 	}
@@ -64,7 +64,7 @@ func TestOpenRefuses(t *testing.T) {
 		})
 	}
 	t.Run("a role that may not connect", func(t *testing.T) {
-		_, err := dial(w.ctx(), w.parse(w.as("stranger")))
+		_, err := dial(w.ctx(), w.parse(w.as(stranger)))
 		wantFault(t, err, nil, "GRANT CONNECT ON DATABASE")
 	})
 }
@@ -106,7 +106,7 @@ func TestOpenDuringShutdown(t *testing.T) {
 
 // PostgreSQL itself says whose name matches: the priority of the stream.
 func TestOpenRefusesSynchronous(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	w.cfg.Conn = w.parse(w.as("", "application_name", "Relay-1"))
 	_, st := w.stream()
 	// Who has confirmed nothing counts as asynchronous.
@@ -158,12 +158,13 @@ func TestOpenRefusesSynchronous(t *testing.T) {
 			wantFault(t, err, ErrSynchronous, "ALTER SYSTEM SET synchronous_standby_names")
 		}
 	}
-	set("")
+	w.exec(`ALTER SYSTEM RESET synchronous_standby_names`)
+	w.exec(`SELECT pg_reload_conf()`)
 }
 
 // A list of hosts must not lead the two connections to two servers.
 func TestBothConnectionsGoToOneServer(t *testing.T) {
-	a, b := newWorld(t, nil), newWorld(t, nil)
+	a, b := onCommon(t), newWorld(t, nil)
 	dsn := strings.Replace(a.dsn, a.Addr(), a.Addr()+","+b.Addr(), 1)
 	a.cfg.Conn = a.parse(dsn)
 	dialer := a.cfg.Conn.DialFunc
@@ -184,7 +185,7 @@ func TestBothConnectionsGoToOneServer(t *testing.T) {
 }
 
 func TestPinKeepsNamesAndSockets(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	for _, dsn := range []string{
 		w.as("", "host", "localhost", "sslmode", "prefer"),
 		w.as("", "host", w.SocketDir()),
@@ -199,7 +200,7 @@ func TestPinKeepsNamesAndSockets(t *testing.T) {
 }
 
 func TestPasswordIsNotTold(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	dsn := strings.Replace(w.DSN("nothing"), "postgres@", "postgres:secret-word@", 1)
 	w.cfg.Conn = w.parse(dsn)
 	if _, err := w.source().Open(w.ctx()); err == nil || strings.Contains(err.Error(), "secret-word") {
@@ -208,7 +209,7 @@ func TestPasswordIsNotTold(t *testing.T) {
 }
 
 func TestOneRelayHasTheLock(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	first, second := w.open(), w.open()
 	lock := func(s *Session, want bool) {
 		t.Helper()
@@ -230,7 +231,7 @@ func TestOneRelayHasTheLock(t *testing.T) {
 
 // Somebody else's slot is not streamed from and not dropped, whatever we do.
 func TestForeignSlotIsNeverTouched(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	other := w.fresh(t, w.cfg)
 	for name, create := range map[string]func(){
 		"physical":         func() { w.exec(`SELECT pg_create_physical_replication_slot('walrelay', true)`) },
@@ -265,7 +266,7 @@ func TestForeignSlotIsNeverTouched(t *testing.T) {
 }
 
 func TestSlotAndDrop(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	s := w.open()
 	if slot, err := s.Slot(w.ctx()); slot != nil || err != nil {
 		t.Errorf("there is no slot, and it is %v (%v)", slot, err)

@@ -53,10 +53,16 @@ func (s *Session) Start(ctx context.Context) (*Stream, error) {
 	if slot == nil {
 		return nil, missing(s.cfg.Slot, nil)
 	}
+	if err := s.ensureFailover(ctx); err != nil {
+		return nil, err
+	}
 	command := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL 0/0 (proto_version '1', publication_names %s)",
 		cdc.QuoteIdent(s.cfg.Slot), quoteOption(cdc.QuoteIdent(s.cfg.Publication)))
 	if err := s.start(ctx, command); err != nil {
-		return nil, s.startError(err, slot.ActivePID)
+		if now, lookErr := s.Slot(ctx); lookErr == nil {
+			slot = now
+		}
+		return nil, s.startError(err, slot)
 	}
 	s.stream = &Stream{
 		conn:        s.repl,

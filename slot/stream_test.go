@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/pg"
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
 
@@ -54,7 +55,7 @@ func (w *world) confirmed() string {
 }
 
 func TestStreamDeliversAndConfirms(t *testing.T) {
-	w := newWorld(t, nil).fresh(t, odd)
+	w := onCommon(t).fresh(t, odd)
 	s, st := w.stream()
 	began := time.Now().Add(-time.Hour)
 	w.insert("one")
@@ -75,6 +76,9 @@ func TestStreamDeliversAndConfirms(t *testing.T) {
 	}
 	// A status with nothing confirmed must move nothing, however much was
 	// received. The keepalive shows that the server has read it.
+	if written := w.value(`SELECT coalesce(max(write_lsn), '0/0') FROM pg_stat_replication WHERE state = 'streaming'`); written != "0/0" {
+		t.Errorf("the server was told of %s", written)
+	}
 	if after := w.confirmed(); after != before {
 		t.Errorf("confirmed moved from %s to %s", before, after)
 	}
@@ -105,13 +109,12 @@ func TestStreamDeliversAndConfirms(t *testing.T) {
 
 // A deadline in the middle of a message, and of a TLS record, costs nothing.
 func TestDeadlineInTheMiddleOfAMessage(t *testing.T) {
-	tests := map[string]string{"plain": "disable", "TLS": "require"}
+	w := onCommon(t)
+	w.enableTLS()
+	tests := map[string]string{"plain": "disable", "tls": "require"}
 	for name, mode := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil)
-			if mode == "require" {
-				w.enableTLS()
-			}
+			w := w.named(t, name)
 			proxy := testservers.StartProxy(t, w.Addr())
 			w.cfg.Conn = w.parse(strings.Replace(w.as("", "sslmode", mode), w.Addr(), proxy.Addr(), 1))
 			_, st := w.stream()
@@ -178,7 +181,7 @@ func (w *world) enableTLS() {
 }
 
 func TestInterrupt(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	_, st := w.stream()
 	never := time.Time{}
 	waits, done := make(chan struct{}), make(chan error, 1)
@@ -194,8 +197,14 @@ func TestInterrupt(t *testing.T) {
 	}()
 	<-waits
 	st.Interrupt()
-	if err := <-done; err != nil {
-		t.Error(err)
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(soon):
+		st.Close()
+		t.Fatal("the interrupt was lost")
 	}
 	// And every later one, whatever its deadline.
 	w.insert("not received any more")
@@ -211,7 +220,7 @@ func TestInterrupt(t *testing.T) {
 
 // Interrupts that come at any moment of a Receive are never lost.
 func TestInterruptIsNotLost(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	s := w.slot()
 	s.Close()
 	for range 20 {
@@ -221,6 +230,8 @@ func TestInterruptIsNotLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		go st.Interrupt()
+		lost := time.AfterFunc(soon, st.Close) // else it would wait for ever
+		defer lost.Stop()
 		for ok := true; ok; {
 			if _, ok, err = st.Receive(time.Time{}); err != nil {
 				t.Fatal(err)
@@ -231,7 +242,7 @@ func TestInterruptIsNotLost(t *testing.T) {
 }
 
 func TestStreamCloseFromAnotherGoroutine(t *testing.T) {
-	w := newWorld(t, nil)
+	w := onCommon(t)
 	s, st := w.stream()
 	done := make(chan error, 1)
 	go func() {
@@ -258,19 +269,30 @@ func TestStreamCloseFromAnotherGoroutine(t *testing.T) {
 
 // Every reason why PostgreSQL does not stream has its own sentence.
 func TestStartIsRefused(t *testing.T) {
+	w := newWorld(t, map[string]string{"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"})
 	t.Run("no slot", func(t *testing.T) {
-		w := newWorld(t, nil)
-		if _, err := w.open().Start(w.ctx()); !errors.Is(err, ErrSlotMissing) {
+		w := w.named(t, "none")
+		s := w.open()
+		if _, err := s.Start(w.ctx()); !errors.Is(err, ErrSlotMissing) {
 			t.Errorf("got %v, want ErrSlotMissing", err)
 		}
-		s := w.open()
-		err := s.startError(s.start(w.ctx(), `START_REPLICATION SLOT "walrelay" LOGICAL 0/0`), 0)
+		// Dropped after the look.
+		err := s.startError(s.start(w.ctx(), `START_REPLICATION SLOT none LOGICAL 0/0`), nil)
 		if !errors.Is(err, ErrSlotMissing) {
-			t.Errorf("dropped after the look: %v, want ErrSlotMissing", err)
+			t.Errorf("got %v, want ErrSlotMissing", err)
+		}
+	})
+	t.Run("a slot in use", func(t *testing.T) {
+		w := w.named(t, "used")
+		w.stream()
+		_, err := w.open().Start(w.ctx())
+		pid := w.value(`SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'used'`)
+		if !errors.Is(err, ErrSlotInUse) || !strings.Contains(err.Error(), "PID "+pid) {
+			t.Errorf("got %v, want ErrSlotInUse and PID %s", err, pid)
 		}
 	})
 	t.Run("a lost slot", func(t *testing.T) {
-		w := newWorld(t, map[string]string{"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"})
+		w := w.named(t, "lost")
 		s := w.slot()
 		for range 4 {
 			w.exec(`SELECT pg_logical_emit_message(false, 'x', 'x')`)
@@ -285,52 +307,51 @@ func TestStartIsRefused(t *testing.T) {
 			t.Errorf("got %v, want ErrSlotLost", err)
 		}
 	})
-	t.Run("a slot in use", func(t *testing.T) {
-		w := newWorld(t, nil)
-		w.stream()
-		_, err := w.open().Start(w.ctx())
-		pid := w.value(`SELECT active_pid FROM pg_replication_slots`)
-		if !errors.Is(err, ErrSlotInUse) || !strings.Contains(err.Error(), "PID "+pid) {
-			t.Errorf("got %v, want ErrSlotInUse and PID %s", err, pid)
+	t.Run("a slot that is not lost", func(t *testing.T) {
+		// 55000 says more than one thing.
+		w := w.named(t, "fine")
+		s := w.slot()
+		slot, err := s.Slot(w.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, refusal := s.command(w.ctx(), `SELECT lastval()`)
+		if pg.Code(refusal) != codeObjectNotInPrerequisiteState {
+			t.Fatal(refusal)
+		}
+		if err := s.startError(refusal, slot); errors.Is(err, ErrSlotLost) || !errors.Is(err, refusal) {
+			t.Errorf("got %v", err)
 		}
 	})
 }
 
 func TestStreamBreaks(t *testing.T) {
+	w := newWorld(t, nil)
 	t.Run("the publication is dropped", func(t *testing.T) {
-		w := newWorld(t, nil)
-		s, st := w.stream()
-		w.exec(`DROP PUBLICATION walrelay`)
-		w.insert("lost")
-		if s.Server().Version >= 180000 {
+		w := w.named(t, "unpublished")
+		if w.version() >= 180000 {
 			t.Skip("PostgreSQL 18 only writes a warning to its log")
 		}
+		_, st := w.stream()
+		w.exec(`DROP PUBLICATION walrelay`)
+		w.insert("lost")
 		if err := receiveError(t, st); !errors.Is(err, ErrPublication) {
 			t.Errorf("got %v, want ErrPublication", err)
 		}
 	})
 	t.Run("the walsender is terminated", func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := w.named(t, "terminated")
 		s, st := w.stream()
-		w.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots`)
+		w.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 'terminated'`)
 		if err := receiveError(t, st); !errors.Is(err, ErrShutdown) {
 			t.Errorf("got %v, want ErrShutdown", err)
 		}
 		s.Close()
 	})
-	t.Run("the server crashes", func(t *testing.T) {
-		w := newWorld(t, nil)
-		s, st := w.stream()
-		w.Kill()
-		if err := receiveError(t, st); err == nil {
-			t.Error("no error")
-		}
-		s.Close()
-	})
 	t.Run("the WAL is gone", func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := w.named(t, "gone")
 		s := w.slot()
-		segment := w.value(`SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots`)
+		segment := w.value(`SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots WHERE slot_name = 'gone'`)
 		w.exec(`SELECT pg_switch_wal()`)
 		w.insert("x")
 		if err := os.Remove(filepath.Join(w.DataDir(), "pg_wal", segment)); err != nil {
@@ -344,25 +365,35 @@ func TestStreamBreaks(t *testing.T) {
 			t.Errorf("got %v, want ErrSlotLost", err)
 		}
 	})
-	t.Run("the server stops in order", func(t *testing.T) {
-		w := newWorld(t, nil)
-		_, st := w.stream()
-		stopped := make(chan error, 1)
-		go func() { stopped <- w.TryStop(context.Background(), "fast") }()
-		var err error
-		for err == nil { // confirm all that there is, as the server wants
-			var f cdc.Frame
-			if f, _, err = st.Receive(time.Now().Add(soon)); err == nil && f.Keepalive {
-				err = st.Status(f.WALEnd, f.WALEnd, false)
-			}
+	t.Run("the server crashes", func(t *testing.T) {
+		w := w.named(t, "crashed")
+		s, st := w.stream()
+		w.Kill()
+		if err := receiveError(t, st); err == nil {
+			t.Error("no error")
 		}
-		if !errors.Is(err, ErrShutdown) {
-			t.Errorf("got %v, want ErrShutdown", err)
-		}
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
+		s.Close()
 	})
+}
+
+func TestServerStopsInOrder(t *testing.T) {
+	w := newWorld(t, nil)
+	_, st := w.stream()
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.TryStop(context.Background(), "fast") }()
+	var err error
+	for err == nil { // confirm all that there is, as the server wants
+		var f cdc.Frame
+		if f, _, err = st.Receive(time.Now().Add(soon)); err == nil && f.Keepalive {
+			err = st.Status(f.WALEnd, f.WALEnd, false)
+		}
+	}
+	if !errors.Is(err, ErrShutdown) {
+		t.Errorf("got %v, want ErrShutdown", err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
 }
 
 // Closing is bounded whatever the server does.
