@@ -248,16 +248,18 @@ func TestMarksAreResolved(t *testing.T) {
 // TestMarksStayWhenThePrivilegeGoes: a relay that marked goes on trying, so that
 // it is noticed.
 func TestMarksStayWhenThePrivilegeGoes(t *testing.T) {
-	for _, mode := range []MarkMode{MarkAuto, MarkPublishedAt} {
+	for _, test := range []struct{ mark, want MarkMode }{
+		{MarkAuto, MarkPublishedAt}, {MarkPublishedAt, MarkPublishedAt}, {MarkDelete, MarkDelete},
+	} {
 		d := newOutbox(t)
-		role := d.role("GRANT SELECT, UPDATE ON outbox TO %s")
-		table := d.checked(Config{Conn: d.config(role), Mark: mode})
-		d.exec("REVOKE UPDATE ON outbox FROM " + role)
+		role := d.role("GRANT SELECT, UPDATE, DELETE ON outbox TO %s")
+		table := d.checked(Config{Conn: d.config(role), Mark: test.mark})
+		d.exec("REVOKE UPDATE, DELETE ON outbox FROM " + role)
 		if err := table.Check(d.ctx(), nil); err != nil {
-			t.Errorf("%s: %v", mode, err)
+			t.Errorf("%s: %v", test.mark, err)
 		}
-		if got := table.Marks(); got != MarkPublishedAt {
-			t.Errorf("%s: marks %s, want published-at still", mode, got)
+		if got := table.Marks(); got != test.want {
+			t.Errorf("%s: marks %s, want %s still", test.mark, got, test.want)
 		}
 	}
 }

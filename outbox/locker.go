@@ -43,7 +43,7 @@ LEFT JOIN pg_prepared_xacts p ON l.virtualtransaction = '-1/' || p.transaction::
 WHERE l.locktype = 'relation' AND l.granted
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND l.relation IN (SELECT $1::oid UNION ALL SELECT relid FROM pg_partition_tree($1::oid))
-  AND l.mode = ANY ($2::text[]) AND l.pid IS DISTINCT FROM pg_backend_pid()
+  AND l.mode = ANY ($2::text[])
 ORDER BY 4, 1`
 
 // holder is a session or a prepared transaction that holds a lock.

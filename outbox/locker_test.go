@@ -61,9 +61,10 @@ func TestLockerNamesSeveralSessions(t *testing.T) {
 	d := newDB(t)
 	d.exec(`CREATE TABLE outbox (id bigint, kind text, payload jsonb, created_at timestamptz DEFAULT now(), published_at timestamptz) PARTITION BY RANGE (id);
 		CREATE TABLE part PARTITION OF outbox DEFAULT`)
-	d.fillOutbox(1)
+	d.fillOutbox(2)
 	table := d.checked(Config{})
-	one, two := d.connect(), d.connect()
+	one, two, bystander := d.connect(), d.connect(), d.connect()
+	d.on(bystander, "BEGIN; SELECT FROM outbox WHERE id = 2 FOR SHARE")
 	for _, holder := range []*pgx.Conn{one, two} {
 		d.on(holder, "BEGIN; SELECT FROM outbox WHERE id = 1 FOR SHARE")
 	}
@@ -75,6 +76,9 @@ func TestLockerNamesSeveralSessions(t *testing.T) {
 		if want := fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()); !strings.Contains(text, want) {
 			t.Errorf("%q does not say %q", text, want)
 		}
+	}
+	if pid := fmt.Sprint(bystander.PgConn().PID()); strings.Contains(text, pid) {
+		t.Errorf("%q names pid %s, which holds another row", text, pid)
 	}
 }
 

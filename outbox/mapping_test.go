@@ -51,14 +51,3 @@ func TestEntryFieldsFollowTheMappedColumns(t *testing.T) {
 		t.Errorf("fields %v, want %v", got, m.Fields)
 	}
 }
-
-func TestParseMarkMode(t *testing.T) {
-	for _, s := range []string{"auto", "published-at", "delete", "none"} {
-		if m, err := ParseMarkMode(s); err != nil || string(m) != s {
-			t.Errorf("%s: %q, %v", s, m, err)
-		}
-	}
-	if _, err := ParseMarkMode("published_at"); err == nil || !strings.HasPrefix(err.Error(), "--mark:") {
-		t.Errorf("error %v, want one that names --mark", err)
-	}
-}

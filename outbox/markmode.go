@@ -1,7 +1,5 @@
 package outbox
 
-import "fmt"
-
 // MarkMode is how rows are marked once they are on the stream.
 type MarkMode string
 
@@ -14,12 +12,3 @@ const (
 	MarkDelete      MarkMode = "delete"       // delete the row
 	MarkNone        MarkMode = "none"         // leave the table alone
 )
-
-// ParseMarkMode reads the value of --mark.
-func ParseMarkMode(s string) (MarkMode, error) {
-	switch m := MarkMode(s); m {
-	case MarkAuto, MarkPublishedAt, MarkDelete, MarkNone:
-		return m, nil
-	}
-	return "", fmt.Errorf("--mark: %q is not one of auto, published-at, delete, none", s)
-}

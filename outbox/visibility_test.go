@@ -1,6 +1,11 @@
 package outbox
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
 
 func TestTransactionIsOverInASnapshot(t *testing.T) {
 	for _, test := range []struct {
@@ -44,6 +49,38 @@ func TestParseSnapshotRefusesWhatIsNone(t *testing.T) {
 	for _, s := range []string{"", "1:2", "1:x:", "1:2:3,x", "1:2:3:4", "1:-2:"} {
 		if snap, err := parseSnapshot(s); err == nil {
 			t.Errorf("%q is taken for %+v", s, snap)
+		}
+	}
+}
+
+// TestExceptionsOfAMark: what a row that was not marked is, far in the life of
+// a server.
+func TestExceptionsOfAMark(t *testing.T) {
+	const snapshot = "4000000000:4000000100:4000000000"
+	batch := []cdc.Mark{{ID: "a", XID: 4000000000}, {ID: "b", XID: 4000000099}, {ID: "c"}, {ID: "d", XID: 4000000100}}
+	for _, test := range []struct {
+		row   string // number, visible, marked, suppressed, snapshot
+		state cdc.MarkState
+	}{
+		{"1 t t f", cdc.Marked},
+		{"1 t f f", cdc.MarkLocked},
+		{"1 f f f " + snapshot, cdc.MarkInvisible},
+		{"2 f f f " + snapshot, cdc.Marked},
+		{"3 f f f " + snapshot, cdc.Marked}, // it was visible once
+		{"4 f f f " + snapshot, cdc.MarkInvisible},
+	} {
+		var row [][]byte
+		for _, value := range strings.Fields(test.row) {
+			row = append(row, []byte(value))
+		}
+		state, index, err := exception(row, batch)
+		if err != nil || state != test.state || index != int(row[0][0]-'1') {
+			t.Errorf("%s: %v of row %d, %v, want %v", test.row, state, index, err, test.state)
+		}
+	}
+	for _, number := range []string{"0", "5", "x"} {
+		if _, _, err := exception([][]byte{[]byte(number), []byte("t"), []byte("t"), []byte("f"), nil}, batch); err == nil {
+			t.Errorf("row %s of %d is taken", number, len(batch))
 		}
 	}
 }
