@@ -28,21 +28,21 @@ build: ## build the static binary bin/walrelay
 		-ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' \
 		-o bin/walrelay ./cmd/walrelay
 
-.PHONY: install
-install: ## install the servers that tests and demo need (root), or say which are missing
+.PHONY: deps
+deps: ## install the servers that tests and demo need (root), or say which are missing
 	@internal/testservers/install.sh
 
 .PHONY: test
-test: install ## vet and test with the race detector, on real servers
+test: deps ## vet and test with the race detector, on real servers
 	go vet ./...
 	go test $(TESTFLAGS) -timeout 15m $(PACKAGES)
 
 .PHONY: test-long
-test-long: install ## the same with longer randomised runs
+test-long: deps ## the same with longer randomised runs
 	WALRELAY_TEST_LONG=1 go test $(TESTFLAGS) -timeout 3h $(PACKAGES)
 
 .PHONY: test-versions
-test-versions: install ## the tests on PostgreSQL 13 to 18, one after the other (downloads them once, with npm)
+test-versions: deps ## the tests on PostgreSQL 13 to 18, one after the other (downloads them once, with npm)
 	@failed=; \
 	for version in $(PG_VERSIONS); do \
 		bin=$$(internal/testservers/fetch-postgres.sh $$version) || exit 1; \
@@ -70,7 +70,7 @@ fuzz: ## run every fuzz target for FUZZTIME (20s)
 	done
 
 .PHONY: demo
-demo: install ## see it work: shop, relay and worker on throwaway servers
+demo: deps ## see it work: shop, relay and worker on throwaway servers
 	go run ./cmd/demo
 
 .PHONY: clean
