@@ -185,7 +185,7 @@ func TestPrintedSQLMakesAWorkingSetup(t *testing.T) {
 				t.Fatalf("exit code %d: %s", code, stderr)
 			}
 			for range 2 {
-				psql := exec.Command(filepath.Join(server.BinDir(), "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", server.DSN(tt.database))
+				psql := exec.Command(psqlProgram(t, server), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", server.DSN(tt.database))
 				psql.Stdin = strings.NewReader(script)
 				if out, err := psql.CombinedOutput(); err != nil || len(out) > 0 {
 					t.Fatalf("psql: %v, printed:\n%s\nof:\n%s", err, out, script)
@@ -205,6 +205,19 @@ func TestPrintedSQLMakesAWorkingSetup(t *testing.T) {
 			asRunDoes(t, cfg, tt.marks)
 		})
 	}
+}
+
+// psqlProgram is the server's psql, or whichever there is.
+func psqlProgram(t *testing.T, server *testservers.Postgres) string {
+	t.Helper()
+	path, err := exec.LookPath(filepath.Join(server.BinDir(), "psql"))
+	if err != nil {
+		path, err = exec.LookPath("psql")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // asRunDoes goes through what run does with the database.

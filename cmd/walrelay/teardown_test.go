@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
@@ -161,24 +164,8 @@ Drop? [y/N] `, query(t, s.conn, `SELECT confirmed_flush_lsn FROM pg_replication_
 // answer is typed.
 func (s *setUp) answer(t *testing.T, answer string) (code int, stdout, stderr string) {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer master.Close()
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer terminal.Close()
-	if _, err := master.WriteString(answer); err != nil {
+	keyboard, terminal := newTerminal(t)
+	if _, err := keyboard.WriteString(answer); err != nil {
 		t.Fatal(err)
 	}
 	cmd := self(t, s.args...)
@@ -186,6 +173,71 @@ func (s *setUp) answer(t *testing.T, answer string) (code int, stdout, stderr st
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, &out, &errOut
 	_ = cmd.Run() // the exit code says more
 	return cmd.ProcessState.ExitCode(), out.String(), errOut.String()
+}
+
+// newTerminal makes a terminal and what types on it.
+func newTerminal(t *testing.T) (keyboard, terminal *os.File) {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { keyboard.Close() })
+	if err := unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(keyboard.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { terminal.Close() })
+	return keyboard, terminal
+}
+
+// TestTeardownThatAsksEndsAtASignal, and does not wait for the answer.
+func TestTeardownThatAsksEndsAtASignal(t *testing.T) {
+	s := newSetUp(t)
+	_, cmdIn := newTerminal(t)
+	cmd := self(t, s.args...)
+	cmd.Stdin = cmdIn
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	hung := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer hung.Stop()
+	shown := bufio.NewReader(stdout)
+	for question := ""; !strings.HasSuffix(question, "[y/N] "); {
+		b, err := shown.ReadByte()
+		if err != nil {
+			t.Fatalf("it printed %q and ended", question)
+		}
+		question += string(b)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGTERM {
+		t.Errorf("it ended with: %v", cmd.ProcessState)
+	}
+	s.mustBe(t, allThere)
+}
+
+// TestTeardownKeepsTheCheckpointOfASlotThatStays: the relay needs both.
+func TestTeardownKeepsTheCheckpointOfASlotThatStays(t *testing.T) {
+	s := newSetUp(t)
+	execute(t, s.conn, `CREATE ROLE nobody LOGIN`)
+	s.args[2] = strings.Replace(s.dsn, "postgres@", "nobody@", 1)
+	expectFailure(t, exitFailure, []string{`ALTER ROLE "nobody" REPLICATION`}, append(s.args, "--yes")...)
+	s.mustBe(t, allThere)
 }
 
 func TestTeardownRefusesASlotInUse(t *testing.T) {
