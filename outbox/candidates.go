@@ -37,8 +37,8 @@ type Candidates struct {
 
 // Candidates opens the rows that a backfill has to look at, as the exported
 // snapshot sees them. Those are the rows that nobody has marked, and those that
-// were marked at or after since.Time, less ten seconds: Redis may have lost
-// them. Without marks (MarkNone) it is of these only the rows that were created
+// were marked at or after since.Time, less ten seconds unless since.First is
+// set: Redis may have lost them. Without marks (MarkNone) it is of these only the rows that were created
 // after since.Time less margin, unless since.First is set or the table has no
 // creation time.
 //
@@ -92,8 +92,14 @@ func (c *Candidates) where() string {
 	l, m := c.layout, c.table.mapping
 	var conditions []string
 	if l.has(m.PublishedAt) {
+		margin := markedMargin
+		if c.since.First {
+			// What was marked before is a poller's, and its entries may look
+			// like none of ours.
+			margin = 0
+		}
 		conditions = append(conditions, "(t.{published} IS NULL OR t.{published} >= "+
-			since(c.since.Time, markedMargin, l.columns[m.PublishedAt])+")")
+			since(c.since.Time, margin, l.columns[m.PublishedAt])+")")
 	}
 	if l.marks == MarkNone && !c.since.First && m.CreatedAt != "" {
 		conditions = append(conditions, "(t.{created} IS NULL OR t.{created} >= "+
