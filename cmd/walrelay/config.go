@@ -41,7 +41,7 @@ type Config struct {
 	Fields []outbox.FieldColumn `name:"field" group:"Entries:" for:"run,setup" type:"field" placeholder:"NAME=COLUMN" help:"Field of an entry and the column it comes from. Repeat it for each field, in their order; one must be the id column. In the variable they stand with commas between them; in the file as a list, or as a mapping of NAME to COLUMN. Default kind=KIND, outbox_id=ID, payload=PAYLOAD with the columns above."`
 
 	Mark       outbox.MarkMode `group:"Marks:" for:"run,setup" type:"mark" default:"auto" placeholder:"HOW" help:"How rows are marked once they are on the stream: published-at sets the column, delete deletes them, none leaves them alone. auto is published-at where the column and the privilege to update it are there, else none."`
-	HealMargin time.Duration   `group:"Marks:" for:"run" type:"duration" default:"1h" placeholder:"DURATION" help:"Without marks: how much longer than the relay was away a transaction may have been open and still be found."`
+	HealMargin time.Duration   `group:"Marks:" for:"run" type:"duration" default:"1h" placeholder:"DURATION" help:"Without marks: how long before the relay went away a row may have been created, in a transaction that was open until then, and still be found by a backfill that is repeated."`
 
 	ConfirmDelay    time.Duration `group:"Limits:" for:"run" type:"duration" default:"5s" placeholder:"DURATION" help:"How long entries must have been in Redis before PostgreSQL may forget their rows. Redis can lose about this much and is refilled; 0s trusts it at once."`
 	ShutdownTimeout time.Duration `group:"Limits:" for:"run" type:"duration" default:"10s" placeholder:"DURATION" help:"How long to finish what is in flight after SIGTERM or SIGINT."`
