@@ -120,10 +120,10 @@ func (s *streaming) waitForMarks(flight context.Context, wait time.Duration) err
 func (r *Relay) reportLocker(ctx context.Context, id, consequence string) {
 	who, err := r.cfg.Table.Locker(ctx, id)
 	if err != nil || who == "" {
-		who = "it is not known who"
+		who = fmt.Sprintf("the row with id %s is locked, and it is not known by whom", id)
 	}
 	r.status.rowLocked(who)
-	r.complain("marking", fmt.Errorf("the row %s is locked by another session (%s); %s", id, who, consequence))
+	r.complain("marking", fmt.Errorf("%s; %s", who, consequence))
 }
 
 func countMarked(states []cdc.MarkState) int {

@@ -34,8 +34,8 @@ type Status struct {
 
 	MarksRefused bool
 	MarksProblem string
-	LockedRow    string // who holds a row that is to be marked, so that confirming waits
-	Waiting      string // what the creation of the slot waits for
+	LockedRow    string // who locks a row that is to be marked, so that confirming waits, and the command that ends it
+	Waiting      string // what the creation of the slot waits for, and the command that ends it
 	Progress     string // how far a backfill has come
 	StandingBy   string // for whom
 

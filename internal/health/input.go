@@ -65,8 +65,8 @@ type Input struct {
 
 	Holder           string // on a standby: who has the slot, such as "process 4711"
 	BackfillProgress string // how far a backfill is
-	Waiting          string // what the creation of the slot waits for, such as a process
-	LockedRow        string // who keeps rows locked that are to be marked
+	Waiting          string // why the slot is not created yet: what that waits for, and the command that ends it
+	LockedRow        string // why rows that are to be marked are not: who keeps them locked, and the command that ends it
 	SlotPinnedBy     string // what holds restart_lsn back
 
 	Slot      *Slot    // nil where there is none

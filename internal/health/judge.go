@@ -187,10 +187,10 @@ func (j *judgement) heldUp() {
 		}
 	}
 	if in.Waiting != "" {
-		j.say(StatusWarn, "The creation of the slot waits for %s.", in.Waiting)
+		j.say(StatusWarn, "The slot is not created yet: %s.", in.Waiting)
 	}
 	if in.LockedRow != "" {
-		j.say(StatusWarn, "Published rows cannot be marked, and WAL is not confirmed, while they are locked by %s.", in.LockedRow)
+		j.say(StatusWarn, "Published rows cannot be marked, and WAL is not confirmed: %s.", in.LockedRow)
 	}
 }
 

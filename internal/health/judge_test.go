@@ -200,8 +200,8 @@ func TestJudge(t *testing.T) {
 		}},
 
 		// Held up
-		{"a locked row", []change{func(in *Input) { in.LockedRow = "process 12" }}, StatusWarn, []string{
-			"Published rows cannot be marked, and WAL is not confirmed, while they are locked by process 12.",
+		{"a locked row", []change{func(in *Input) { in.LockedRow = "row 7 is locked by process 12" }}, StatusWarn, []string{
+			"Published rows cannot be marked, and WAL is not confirmed: row 7 is locked by process 12.",
 		}},
 
 		// Starting
@@ -230,8 +230,8 @@ func TestJudge(t *testing.T) {
 			"The oldest unpublished row is 3 h old (critical from 1 min).", backfill,
 		}},
 		{"backfill while Redis is away", []change{toBackfill, toRedisAway(59 * time.Second)}, StatusWarn, []string{redisAway, backfill}},
-		{"backfill that waits for a transaction", []change{toBackfill, func(in *Input) { in.Waiting = "process 31, idle in transaction" }}, StatusWarn, []string{
-			"The creation of the slot waits for process 31, idle in transaction.", backfill,
+		{"backfill that waits for a transaction", []change{toBackfill, func(in *Input) { in.Waiting = "it waits for process 31, idle in transaction" }}, StatusWarn, []string{
+			"The slot is not created yet: it waits for process 31, idle in transaction.", backfill,
 		}},
 
 		// Standby
