@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -32,7 +33,6 @@ type observer struct {
 	awayError string
 	age       time.Duration // of the oldest unmarked row that is not on the stream
 	ageAt     time.Time     // when that was seen; zero when it is not known
-	hungUp    error         // the problem that the relay was told of
 }
 
 // watch runs the monitor until ctx ends.
@@ -93,8 +93,11 @@ func (o *observer) take(s slot.Sample) {
 		o.pinnedBy = fmt.Sprintf("%s; to end that: %s", s.Holder, s.Holder.Command())
 	}
 	o.problem = s.Problem
-	if s.Problem != nil && o.relay.Status().Role == relay.RoleStreaming {
-		o.relay.HangUp(s.Problem)
+	if s.Slot == nil && errors.Is(s.Problem, slot.ErrPublication) {
+		o.problem = nil // a first start makes the publication, or says why it cannot
+	}
+	if o.problem != nil && o.relay.Status().Role == relay.RoleStreaming {
+		o.relay.HangUp(o.problem)
 	}
 }
 
