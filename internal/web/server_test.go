@@ -53,7 +53,7 @@ func config() Config {
 
 func newServer(cfg Config) (*Server, *logBuffer) {
 	log := new(logBuffer)
-	return New(cfg, slog.New(slog.NewTextHandler(log, nil))), log
+	return New(cfg, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))), log
 }
 
 // run starts a server and returns what stops it and gives Run's error.
@@ -216,8 +216,11 @@ func TestAnAnswerThatCannotBeEncodedIsAnError(t *testing.T) {
 	s, log := newServer(cfg)
 	run(t, s)
 	got := ask(t, "GET", "http://"+s.Addr()+"/healthz")
-	if got.code != 500 || !strings.Contains(log.String(), "encoding an HTTP answer") {
-		t.Errorf("%d %q, log %s", got.code, got.body, log)
+	if got.code != 500 || got.body != "the answer could not be encoded; the log says why\n" {
+		t.Errorf("%d %q", got.code, got.body)
+	}
+	if !strings.Contains(log.String(), "encoding an HTTP answer") || strings.Contains(log.String(), "superfluous") {
+		t.Errorf("log %s", log)
 	}
 }
 
