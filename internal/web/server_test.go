@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -268,26 +269,50 @@ func TestWrongAddressNamesTheFlag(t *testing.T) {
 }
 
 func TestNoAddressIsNoHTTP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config()
+		cfg.Addr = ""
+		s, _ := newServer(cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Fatalf("Run ended before its context: %v", err)
+		default:
+		}
+		if err := s.Listen(ctx); err != nil || s.Addr() != "" {
+			t.Errorf("listens at %q, error %v", s.Addr(), err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// net/http has things to say too, such as that there are no more file
+// descriptors.
+func TestWhatTheServerSaysIsLogged(t *testing.T) {
 	cfg := config()
-	cfg.Addr = ""
-	s, _ := newServer(cfg)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	select {
-	case err := <-ended:
-		t.Fatalf("Run ended before its context: %v", err)
-	default:
+	cfg.Health = func(context.Context) health.Document { panic("on purpose") }
+	s, log := newServer(cfg)
+	stop := run(t, s)
+	if want := "level=INFO msg=\"listening for HTTP\" addr=" + s.Addr(); !strings.Contains(log.String(), want) {
+		t.Errorf("log %s", log)
 	}
-	if err := s.Listen(ctx); err != nil || s.Addr() != "" {
-		t.Errorf("listens at %q, error %v", s.Addr(), err)
+	if got, err := try(t, "GET", "http://"+s.Addr()+"/healthz"); err == nil {
+		t.Errorf("answered with %d", got.code)
 	}
-	cancel()
-	if err := <-ended; err != nil {
+	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "on purpose") {
+		t.Errorf("log %s", log)
 	}
 }
 
