@@ -13,7 +13,7 @@ TESTFLAGS ?= -race -count=1
 PG_VERSIONS ?= 13 14 15 16 17 18
 FUZZTIME ?= 20s
 
-STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@2026.2.2
+STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     = go run mvdan.cc/gofumpt@v0.12.0
 
 .PHONY: help
