@@ -56,7 +56,7 @@ func (w *world) confirmed() string {
 
 func TestStreamDeliversAndConfirms(t *testing.T) {
 	w := onCommon(t).fresh(t, odd)
-	s, st := w.stream()
+	_, st := w.stream()
 	began := time.Now().Add(-time.Hour)
 	w.insert("one")
 	if wal := receiveInsert(t, st); !strings.Contains(wal, "one") {
@@ -89,11 +89,22 @@ func TestStreamDeliversAndConfirms(t *testing.T) {
 	if lag := w.value(`SELECT write_lsn = flush_lsn AND flush_lsn = replay_lsn FROM pg_stat_replication WHERE state = 'streaming'`); lag != "t" {
 		t.Error("the three positions differ")
 	}
+}
 
-	// The last status has arrived, and the slot is free, when Close returns.
-	w.insert("two")
+// When Close returns the last status has arrived and the slot is free, also
+// over a slow network.
+func TestCloseWaitsForTheLastStatus(t *testing.T) {
+	w := onCommon(t)
+	proxy := testservers.StartProxy(t, w.Addr())
+	w.cfg.Conn = w.parse(strings.Replace(w.dsn, w.Addr(), proxy.Addr(), 1))
+	s, st := w.stream()
+	w.insert("one")
 	receiveInsert(t, st)
 	last := receive(t, st) // the commit
+	proxy.OnRequest(func([]byte) bool {
+		time.Sleep(200 * time.Millisecond) // a slow network, not a wait
+		return false
+	})
 	if err := st.Status(last.WALEnd, last.WALEnd, false); err != nil {
 		t.Fatal(err)
 	}
@@ -182,11 +193,14 @@ func (w *world) enableTLS() {
 
 func TestInterrupt(t *testing.T) {
 	w := onCommon(t)
+	proxy := testservers.StartProxy(t, w.Addr())
+	w.cfg.Conn = w.parse(strings.Replace(w.dsn, w.Addr(), proxy.Addr(), 1))
 	_, st := w.stream()
 	never := time.Time{}
 	waits, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		receive(t, st) // there is a first keepalive, and then nothing for long
+		receive(t, st) // there is a first keepalive
+		proxy.Stall()  // and no other that would end the wait
 		close(waits)
 		for ok, err := true, error(nil); ; {
 			if _, ok, err = st.Receive(never); err != nil || !ok {
@@ -206,6 +220,7 @@ func TestInterrupt(t *testing.T) {
 		st.Close()
 		t.Fatal("the interrupt was lost")
 	}
+	proxy.Resume()
 	// And every later one, whatever its deadline.
 	w.insert("not received any more")
 	for _, deadline := range []time.Time{never, time.Now().Add(time.Hour)} {
