@@ -54,7 +54,8 @@ func play(ctx context.Context, o options, s *screen) (exact bool, err error) {
 	defer func() {
 		s.status("")
 		if failed := d.host.close(); failed != nil {
-			err = fmt.Errorf("clean up: %w", errors.Join(failed, err))
+			s.line(s.red(fmt.Sprintf("could not clean up: %v", failed)))
+			err = errors.Join(err, failed)
 		}
 	}()
 

@@ -58,8 +58,10 @@ func gone(t *testing.T, output string) {
 	}
 }
 
+// The real relay, as make demo runs it.
 func TestDemoShowsAnExactRelay(t *testing.T) {
 	o, screen, output := theater(t, "exact")
+	o.walrelay, o.patience = "", time.Minute
 	exact, err := play(t.Context(), o, screen)
 	if err != nil || !exact {
 		t.Errorf("ended with %v, %v", exact, err)

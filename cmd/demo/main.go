@@ -49,7 +49,7 @@ func run(args []string, stdout *os.File, stderr io.Writer) int {
 	screen := newScreen(stdout)
 	exact, err := play(ctx, o, screen)
 	switch {
-	case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+	case err != nil && ctx.Err() != nil:
 		fmt.Fprintln(stderr, "demo: stopped before it was over")
 		return 1
 	case err != nil:

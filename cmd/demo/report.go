@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -183,7 +182,6 @@ func (d *demo) howToLook() string {
 		{"health", "curl " + d.relay.url()},
 		{"metrics", "curl http://" + d.relay.http + "/metrics"},
 		{"log", "tail -f " + d.relay.log},
-		{"kill", "kill -9 " + strconv.Itoa(d.relay.pid())},
 	}
 	var b strings.Builder
 	b.WriteString("Everything stays up until Ctrl-C. To look at it:\n\n")

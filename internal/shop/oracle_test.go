@@ -56,7 +56,12 @@ and id[bigint]:7 'x''y' null ]:`
 		}
 		want := fmt.Sprintf("2 %s {\"a\": \"it's \\\"quoted\\\", a line\\nand id[bigint]:7 'x''y' null ]:\"}\n1 late null\n5 two {}\n6 three []\n", odd)
 		if got != want {
-			t.Errorf("the oracle has\n%s\nwant\n%s", got, want)
+			t.Fatalf("the oracle has\n%s\nwant\n%s", got, want)
+		}
+		// The last two are of one transaction.
+		at := func(i int) time.Time { return rows[i].Committed }
+		if !at(0).Before(at(1)) || !at(1).Before(at(2)) || !at(2).Equal(at(3)) {
+			t.Errorf("the commits were at %v, %v, %v and %v", at(0), at(1), at(2), at(3))
 		}
 	}
 }

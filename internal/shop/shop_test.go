@@ -332,3 +332,68 @@ func TestBuyersCountWhatIsCommitted(t *testing.T) {
 		t.Errorf("%d outbox rows, want one for each of %d orders and %d refunds", books.Outbox, tally.Committed, tally.Refunds)
 	}
 }
+
+// An order that is being placed when the shop closes is seen to its end: the
+// buyer knows what became of it.
+func TestBuyersFinishTheOrderInHand(t *testing.T) {
+	s := open(t)
+	tx, err := s.conn.Begin(s.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(s.ctx, `SELECT FROM shows FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	b := &Buyers{
+		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, s.dsn) },
+		Count:   2, Rate: 200, Seed: 1,
+	}
+	ctx, home := context.WithCancel(s.ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	other := s.connect()
+	for waiting := 0; waiting < 2; {
+		err := other.QueryRow(s.ctx, `
+			SELECT count(*) FROM pg_stat_activity
+			 WHERE wait_event_type = 'Lock' AND datname = current_database()`).Scan(&waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	home()
+	if err := tx.Rollback(s.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	tally := b.Tally()
+	if tally.Committed+tally.RolledBack() != 2 || tally.Committed != s.books().Orders {
+		t.Errorf("the buyers counted %+v, the tables have %+v", tally, s.books())
+	}
+}
+
+func TestBooksTellWhatIsNotDoneAndWhatIsDoneTwice(t *testing.T) {
+	s := open(t)
+	s.order()
+	s.refund(s.order())
+	for _, step := range []struct {
+		sql            string
+		twice, notDone int
+	}{
+		{`SELECT`, 0, 2},
+		{`UPDATE tickets SET renders = 1 WHERE id > 1`, 0, 2}, // one ticket of the first order is left
+		{`UPDATE tickets SET renders = 1 WHERE id = 1`, 0, 1},
+		{`INSERT INTO payouts (order_id) SELECT max(id) FROM orders`, 0, 0},
+		{`UPDATE tickets SET renders = 2 WHERE id = 1`, 1, 0},
+		{`INSERT INTO payouts (order_id) SELECT max(id) FROM orders`, 2, 0},
+		{`UPDATE tickets SET renders = 1`, 1, 0},
+	} {
+		if _, err := s.conn.Exec(s.ctx, step.sql); err != nil {
+			t.Fatal(err)
+		}
+		if b := s.books(); b.TwiceDone != step.twice || b.NotDone != step.notDone {
+			t.Errorf("after %s: %+v, want %d twice and %d not done", step.sql, b, step.twice, step.notDone)
+		}
+	}
+}

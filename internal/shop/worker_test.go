@@ -3,6 +3,7 @@ package shop
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -26,6 +27,9 @@ func TestWorkerDoesAnEntryOnceHoweverOftenItIsDelivered(t *testing.T) {
 	s.work(w)
 	if got := results(*seen); got != "[done done done before done before]" {
 		t.Errorf("the deliveries ended as %s", got)
+	}
+	if n := s.value(`SELECT count(*) FROM tickets WHERE void`); n != 2 {
+		t.Errorf("%d tickets are void after the refund, want 2", n)
 	}
 	if b := s.books(); b.TwiceDone != 0 || b.NotDone != 0 || b.JobsDone != 2 {
 		t.Errorf("the books say %+v", b)
@@ -219,19 +223,51 @@ func TestWorkerLeavesWhatItDoesNotKnowPending(t *testing.T) {
 }
 
 func TestRunStopsWithNothingInHand(t *testing.T) {
-	s := open(t)
-	for range 30 {
-		s.order()
+	for name, claimed := range map[string]bool{"while it works": false, "while it claims": true} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			for range 8 {
+				s.order()
+			}
+			s.relay()
+			if claimed {
+				dead, _ := s.worker("dead")
+				dead.BeforeAck = func(Entry) error { return errDied }
+				if _, err := dead.Work(s.ctx); !errors.Is(err, errDied) {
+					t.Fatalf("the worker ended with %v", err)
+				}
+			}
+			w, _ := s.worker("one")
+			ctx, stop := context.WithCancel(s.ctx)
+			w.BeforeAck = func(Entry) error { stop(); return nil } // in the middle of a batch
+			if err := w.Run(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.pending(); n != 0 {
+				t.Errorf("%d entries are pending after a stop", n)
+			}
+		})
 	}
-	s.relay()
-	w, _ := s.worker("one")
-	ctx, stop := context.WithCancel(s.ctx)
-	w.BeforeAck = func(Entry) error { stop(); return nil } // in the middle of a batch
-	if err := w.Run(ctx); err != nil {
+}
+
+func TestReadStreamGoesThroughMoreThanAPage(t *testing.T) {
+	const entries = 2500
+	s := open(t)
+	p := s.rdb.Pipeline()
+	for i := range entries {
+		p.XAdd(s.ctx, &redis.XAddArgs{Stream: Stream, Values: []string{"kind", "k", "outbox_id", strconv.Itoa(i), "payload", "{}"}})
+	}
+	if _, err := p.Exec(s.ctx); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.pending(); n != 0 {
-		t.Errorf("%d entries are pending after a stop", n)
+	got, err := ReadStream(s.ctx, s.rdb, Stream)
+	if err != nil || len(got) != entries {
+		t.Fatalf("read %d entries (%v), want %d", len(got), err, entries)
+	}
+	for i, e := range got {
+		if e.OutboxID != strconv.Itoa(i) {
+			t.Fatalf("entry %d has outbox id %s", i, e.OutboxID)
+		}
 	}
 }
 
