@@ -135,7 +135,7 @@ func (r *report) text(s *screen) string {
 	count("outbox ids overtaken", r.IDsOvertaken, "by greater ids that committed first")
 	count("jobs done", r.books.JobsDone, "by the workers")
 	count("delivered again", r.again, "and found done, so not done twice")
-	count("quicker than the commit", r.early, "on the stream before other sessions saw it")
+	count("quicker than the commit", r.early, "read before the commit could be seen")
 	count("refunds put off", r.notYet, "while the other worker had the tickets")
 	if r.books.TwiceDone > 0 {
 		count("orders worked on twice", r.books.TwiceDone, s.red("the worker is not idempotent"))
