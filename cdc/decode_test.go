@@ -133,7 +133,12 @@ func TestDecodeRefuses(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for _, b := range [][]byte{
 		begin(16, 1, 2), commit(16, 32), relation(7, "public", "outbox", "id", "kind"), insert(7, "1", null),
-		insert(7, "", "x"), {'U'}, {'M', 0}, {'Y'}, nil, {0},
+		insert(7, "", "x"),
+		{'U'},
+		{'M', 0},
+		{'Y'},
+		nil,
+		{0},
 	} {
 		f.Add(b)
 	}
