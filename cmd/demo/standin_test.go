@@ -59,6 +59,7 @@ func standin(args []string, fault string) error {
 		}})
 	}
 
+	copies := map[string]int{"lose": 0, "exact": 1, "double": 2}
 	const slot, appended = "standin", "standin:appended"
 	if rdb.Exists(ctx, appended).Val() == 0 {
 		if err := shop.CreateOracle(ctx, conn, slot); err != nil {
@@ -101,7 +102,11 @@ func standin(args []string, fault string) error {
 		for i, r := range rows {
 			if i >= have {
 				p := rdb.TxPipeline()
-				for range map[bool]int{true: map[string]int{"lose": 0, "double": 2, "exact": 1}[fault], false: 1}[i == 7] {
+				times := 1
+				if i == 7 {
+					times = copies[fault]
+				}
+				for range times {
 					appendRow(p, r)
 				}
 				p.Incr(ctx, appended)
