@@ -57,11 +57,11 @@ func TestNothingIsLeftWhenTheProgramIsKilled(t *testing.T) {
 			for _, pid := range left.PIDs {
 				eventually(t, "wait for a process of the dead program to end", func() bool { return state(pid) == 0 })
 			}
-			if hasSegment(t, left.Segment) {
-				t.Errorf("shared memory segment %s is still there", left.Segment)
-			}
 			for _, dir := range left.Dirs {
 				eventually(t, "wait for "+dir+" to be removed", func() bool { return !exists(dir) })
+			}
+			if hasSegment(t, left.Segment) {
+				t.Errorf("shared memory segment %s is still there", left.Segment)
 			}
 		})
 	}
@@ -75,7 +75,7 @@ func doomed(t *testing.T, frozen bool) {
 	left := legacy{
 		PIDs: append(descendants(pg.PID()), pg.PID(), redis.PID()),
 		Dirs: []string{pg.Dir(), redis.Dir()},
-		// Given back only by a PostgreSQL that ends by itself.
+		// Which a killed PostgreSQL does not give back.
 		Segment: segmentOf(t, pg),
 	}
 	if frozen {
@@ -102,7 +102,7 @@ func TestGuardLeavesStrangersAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := startGuard(dir, "KILL")
+	g, err := startGuard(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

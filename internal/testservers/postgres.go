@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/url"
 	"os"
@@ -18,7 +17,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"golang.org/x/sys/unix"
 )
 
 // PostgresOptions says how a server differs from the usual one.
@@ -60,8 +58,7 @@ func (pg *Postgres) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// SIGQUIT is the fastest end after which no shared memory is left.
-	if err := pg.prepare("PostgreSQL", account, "QUIT"); err != nil {
+	if err := pg.prepare("PostgreSQL", account); err != nil {
 		return err
 	}
 	pg.command = func() *exec.Cmd {
@@ -205,38 +202,4 @@ func (pg *Postgres) TryRestart(ctx context.Context, mode string) error {
 		return err
 	}
 	return pg.TryStart(ctx)
-}
-
-// close ends the server and removes what it leaves.
-func (pg *Postgres) close() error {
-	return errors.Join(pg.end(), pg.freeSegment(), pg.remove())
-}
-
-// freeSegment removes the System V shared memory segment that outlives a
-// killed server. The next start would do so, and here there is none. The
-// segment's number is the second word of the seventh line of postmaster.pid.
-func (pg *Postgres) freeSegment() error {
-	raw, err := os.ReadFile(filepath.Join(pg.DataDir(), "postmaster.pid"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	lines := strings.Split(string(raw), "\n")
-	if len(lines) < 7 {
-		return nil
-	}
-	words := strings.Fields(lines[6])
-	if len(words) != 2 {
-		return nil
-	}
-	id, err := strconv.Atoi(words[1])
-	if err != nil {
-		return nil
-	}
-	if _, err := unix.SysvShmCtl(id, unix.IPC_RMID, nil); err != nil && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("remove shared memory segment %d of %s: %w", id, pg.name, err)
-	}
-	return nil
 }

@@ -3,7 +3,6 @@ package testservers
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -50,7 +49,7 @@ func (r *Redis) create(ctx context.Context) error {
 		return fmt.Errorf("no Redis; run: %s (or set WALRELAY_TEST_REDIS to the program redis-server): %w", installRedis, err)
 	}
 	var self *owner
-	if err := r.prepare("Redis", self, "KILL"); err != nil {
+	if err := r.prepare("Redis", self); err != nil {
 		return err
 	}
 	args := []string{
@@ -84,11 +83,6 @@ func (r *Redis) answers(ctx context.Context) bool {
 	}
 	reply, err := bufio.NewReader(conn).ReadString('\n')
 	return err == nil && !strings.HasPrefix(reply, "-LOADING")
-}
-
-// close ends the server and removes what it leaves.
-func (r *Redis) close() error {
-	return errors.Join(r.end(), r.remove())
 }
 
 // URL is the server's address for a client.

@@ -84,9 +84,8 @@ func firstStart[S starter](ctx context.Context, fresh func() S) (S, error) {
 	}
 }
 
-// prepare takes a port, makes the directory and puts a guard beside it, which
-// ends the server with the signal if we no longer can.
-func (s *server) prepare(kind string, account *owner, signal string) (err error) {
+// prepare takes a port, makes the directory and puts a guard beside it.
+func (s *server) prepare(kind string, account *owner) (err error) {
 	if s.port == nil {
 		if s.port, err = reservePort(); err != nil {
 			return err
@@ -96,7 +95,7 @@ func (s *server) prepare(kind string, account *owner, signal string) (err error)
 	if s.dir, err = newDir(account); err != nil {
 		return err
 	}
-	s.guard, err = startGuard(s.dir, signal)
+	s.guard, err = startGuard(s.dir)
 	return err
 }
 
@@ -236,29 +235,22 @@ func (s *server) logTail() string {
 	return strings.TrimSpace(string(raw))
 }
 
-// end kills the server if it runs: what is going to be removed needs no
-// orderly end.
-func (s *server) end() error {
-	proc := s.process()
-	if proc == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return proc.kill(ctx)
-}
-
-// remove gives back what is left when the process is gone.
-func (s *server) remove() error {
-	var err error
+// close ends the server and gives back all it has.
+func (s *server) close() error {
+	var errs []error
 	switch {
 	case s.guard != nil:
-		err = s.guard.close()
+		errs = append(errs, s.guard.close())
 	case s.dir != "":
-		err = os.RemoveAll(s.dir)
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+	if proc := s.process(); proc != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		errs = append(errs, proc.wait(ctx))
 	}
 	if s.port != nil {
 		s.port.release()
 	}
-	return err
+	return errors.Join(errs...)
 }
