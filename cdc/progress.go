@@ -53,9 +53,6 @@ func (p *Progress) Publish(lsn LSN) {
 // Published is what a stamp sent now may cover.
 func (p *Progress) Published() LSN { return p.published }
 
-// Covered is what the last successful stamp covered.
-func (p *Progress) Covered() LSN { return p.covered }
-
 // Confirmed is what a status update may report as flushed and applied: zero
 // until something of this connection was stamped and is old enough.
 func (p *Progress) Confirmed() LSN { return p.confirmed }

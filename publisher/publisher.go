@@ -20,7 +20,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -39,10 +38,6 @@ const (
 	dialTimeout = 3 * time.Second
 	ioTimeout   = 5 * time.Second
 )
-
-// MaxEntryBytes is the largest entry that is sent: Redis' own limit on a
-// string (proto-max-bulk-len) is 512 MiB by default.
-const MaxEntryBytes = 512 << 20
 
 // Connect opens a client on redis://, rediss:// or unix://. It does not dial.
 //
@@ -253,6 +248,3 @@ func (p *Publisher) Entries(ctx context.Context, stream, first, last string, fn 
 		count = min(max(1, pageBytes*int64(len(page))/size), 1000)
 	}
 }
-
-// IDAt is the smallest entry id of a moment on Redis' clock.
-func IDAt(t time.Time) string { return strconv.FormatInt(max(0, t.UnixMilli()), 10) + "-0" }
