@@ -69,8 +69,3 @@ func parseName(s string) (name, rest string, err error) {
 func (t Table) String() string {
 	return QuoteIdent(t.Schema) + "." + QuoteIdent(t.Name)
 }
-
-// QuoteIdent quotes a name for use in SQL.
-func QuoteIdent(name string) string {
-	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
-}

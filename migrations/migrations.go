@@ -21,25 +21,9 @@ var outbox string
 // all later ones meanwhile. The schema must be there.
 func Table(t cdc.Table) string {
 	name := t.String()
-	// Inside of dollar quotes nothing is escaped, so the quotes must be ones
-	// that the name does not hold.
-	quote := "$walrelay$"
-	for strings.Contains(name, quote) {
-		quote = "$_" + quote[1:]
-	}
 	return strings.NewReplacer(
-		"{{quote}}", quote,
+		"{{quote}}", cdc.DollarTag(name),
 		"{{table}}", name,
-		"{{literal}}", quoteLiteral(name),
+		"{{literal}}", cdc.QuoteLiteral(name),
 	).Replace(outbox)
-}
-
-// quoteLiteral quotes a string for SQL, whatever standard_conforming_strings
-// says of backslashes.
-func quoteLiteral(s string) string {
-	s = strings.ReplaceAll(s, "'", "''")
-	if !strings.Contains(s, `\`) {
-		return "'" + s + "'"
-	}
-	return "E'" + strings.ReplaceAll(s, `\`, `\\`) + "'"
 }

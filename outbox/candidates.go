@@ -63,7 +63,7 @@ func (t *Table) Candidates(ctx context.Context, snapshot string, since cdc.Since
 // begin takes over the snapshot. It has to be the transaction's first command.
 func (c *Candidates) begin(ctx context.Context, snapshot string) error {
 	_, err := c.conn.PgConn().Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT "+
-		quoteLiteral(snapshot)).ReadAll()
+		cdc.QuoteLiteral(snapshot)).ReadAll()
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/pg"
 )
 
@@ -57,7 +58,7 @@ type holder struct {
 
 func (h holder) String() string {
 	if h.prepared != "" {
-		return "prepared transaction " + quoteLiteral(h.prepared)
+		return "prepared transaction " + cdc.QuoteLiteral(h.prepared)
 	}
 	s := fmt.Sprintf("pid %d", h.pid)
 	if h.user != "" {
@@ -75,13 +76,9 @@ func (h holder) String() string {
 // end is the SQL that makes it let go.
 func (h holder) end() string {
 	if h.prepared != "" {
-		return fmt.Sprintf("COMMIT PREPARED %s or ROLLBACK PREPARED %[1]s", quoteLiteral(h.prepared))
+		return fmt.Sprintf("COMMIT PREPARED %s or ROLLBACK PREPARED %[1]s", cdc.QuoteLiteral(h.prepared))
 	}
 	return fmt.Sprintf("SELECT pg_terminate_backend(%d)", h.pid)
-}
-
-func quoteLiteral(s string) string {
-	return "'" + strings.ReplaceAll(s, "'", "''") + "'"
 }
 
 // Locker says who holds a row that Mark found locked, and how to end it. The

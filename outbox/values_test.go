@@ -138,7 +138,7 @@ func TestIDsAreUnchanged(t *testing.T) {
 			d.exec("CREATE TABLE outbox (id " + test.typ + " PRIMARY KEY, kind text, payload jsonb, created_at timestamptz, published_at timestamptz)")
 			f := newFeed(d, public)
 			for _, id := range test.ids {
-				d.exec("INSERT INTO outbox (id) VALUES (" + quoteLiteral(id) + ")")
+				d.exec("INSERT INTO outbox (id) VALUES (" + cdc.QuoteLiteral(id) + ")")
 			}
 			table := d.checked(Config{})
 			var marks []cdc.Mark

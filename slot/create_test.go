@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/pg"
 )
 
@@ -31,7 +32,7 @@ func TestSnapshotAndSlotMeet(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background())
-	if _, err := tx.Exec(w.ctx(), `SET TRANSACTION SNAPSHOT `+quoteLiteral(snap.Name)); err != nil {
+	if _, err := tx.Exec(w.ctx(), `SET TRANSACTION SNAPSHOT `+cdc.QuoteLiteral(snap.Name)); err != nil {
 		t.Fatal(err)
 	}
 	var seen string

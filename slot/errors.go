@@ -246,7 +246,7 @@ func foreign(name, kind, plugin, database, ours string) error {
 	}
 	return &fault.Error{
 		Problem: fmt.Sprintf("slot %q %s", name, what),
-		Fix:     "choose another name with --slot; or, if nothing uses that one any more: SELECT pg_drop_replication_slot(" + quoteLiteral(name) + "); (from its own database)",
+		Fix:     "choose another name with --slot; or, if nothing uses that one any more: SELECT pg_drop_replication_slot(" + cdc.QuoteLiteral(name) + "); (from its own database)",
 		Err:     ErrForeignSlot,
 	}
 }

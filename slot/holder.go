@@ -37,7 +37,7 @@ func (h Holder) String() string {
 // Command is the SQL that ends the transaction.
 func (h Holder) Command() string {
 	if h.PID == 0 {
-		gid := quoteLiteral(h.GID)
+		gid := cdc.QuoteLiteral(h.GID)
 		return fmt.Sprintf("in database %s: COMMIT PREPARED %s; or ROLLBACK PREPARED %s;", cdc.QuoteIdent(h.Database), gid, gid)
 	}
 	return fmt.Sprintf("SELECT pg_terminate_backend(%d);", h.PID)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/fault"
 )
 
@@ -76,7 +77,7 @@ func synchronousFault(setting, application string) error {
 		return nil
 	}
 	e := &fault.Error{
-		Problem: fmt.Sprintf("synchronous_standby_names = %s matches the application name %q, so that every commit would wait until the relay confirms it", quoteLiteral(setting), application),
+		Problem: fmt.Sprintf("synchronous_standby_names = %s matches the application name %q, so that every commit would wait until the relay confirms it", cdc.QuoteLiteral(setting), application),
 		Err:     ErrSynchronous,
 	}
 	const list = "ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (your_standby)'; SELECT pg_reload_conf();"

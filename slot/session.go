@@ -95,7 +95,7 @@ func (s *Session) Clock(ctx context.Context) (time.Time, error) {
 // connection's and dies with the session. It keeps two relays from creating or
 // dropping the slot at once; for streaming, the slot itself is the lock.
 func (s *Session) TryLock(ctx context.Context) (bool, error) {
-	row, err := s.command(ctx, "SELECT pg_try_advisory_lock(hashtextextended("+quoteLiteral("walrelay:"+s.cfg.Slot)+", 0))")
+	row, err := s.command(ctx, "SELECT pg_try_advisory_lock(hashtextextended("+cdc.QuoteLiteral("walrelay:"+s.cfg.Slot)+", 0))")
 	if err != nil {
 		return false, s.commandError(fmt.Sprintf("lock slot %q", s.cfg.Slot), err)
 	}

@@ -14,11 +14,12 @@ import (
 
 // SetupSQL is what a DBA runs for the relay: the publication, and the least
 // privileges of the role that the relay connects as. Privileges are those on
-// the table beside SELECT, such as UPDATE ("published_at").
+// the table beside SELECT, such as UPDATE ("published_at"). It changes nothing
+// where all of that is there.
 func SetupSQL(cfg Config, privileges ...string) []string {
 	role := cdc.QuoteIdent(cfg.Conn.User)
 	sql := []string{
-		createPublicationSQL(cfg),
+		unlessPublished(cfg.Publication, createPublicationSQL(cfg)) + "\n",
 		fmt.Sprintf("ALTER ROLE %s REPLICATION; -- on Amazon RDS: GRANT rds_replication TO %s;", role, role),
 		fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", cdc.QuoteIdent(database(cfg.Conn)), role),
 		fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", cdc.QuoteIdent(cfg.Table.Schema), role),
@@ -27,6 +28,15 @@ func SetupSQL(cfg Config, privileges ...string) []string {
 		sql = append(sql, fmt.Sprintf("GRANT %s ON %s TO %s;", p, cfg.Table, role))
 	}
 	return sql
+}
+
+// unlessPublished runs the statement only if there is no such publication:
+// CREATE PUBLICATION has no IF NOT EXISTS.
+func unlessPublished(publication, statement string) string {
+	literal := cdc.QuoteLiteral(publication)
+	tag := cdc.DollarTag(literal + statement)
+	return fmt.Sprintf("DO %s\nBEGIN\n  IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = %s) THEN\n    %s\n  END IF;\nEND\n%s;",
+		tag, literal, statement, tag)
 }
 
 // database is the one that a connection string leads to: without a name, that

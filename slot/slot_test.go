@@ -129,7 +129,7 @@ func (w *world) slot() *Session {
 	if err := s.EnsurePublication(w.ctx(), true); err != nil {
 		w.t.Fatal(err)
 	}
-	w.exec(`SELECT pg_create_logical_replication_slot(` + quoteLiteral(w.cfg.Slot) + `, 'pgoutput')`)
+	w.exec(`SELECT pg_create_logical_replication_slot(` + cdc.QuoteLiteral(w.cfg.Slot) + `, 'pgoutput')`)
 	return s
 }
 
@@ -212,7 +212,7 @@ func (w *world) value(sql string) string {
 // insert writes a row into the outbox.
 func (w *world) insert(payload string) {
 	w.t.Helper()
-	w.exec(fmt.Sprintf(`INSERT INTO %s (payload) VALUES (%s)`, w.cfg.Table, quoteLiteral(payload)))
+	w.exec(fmt.Sprintf(`INSERT INTO %s (payload) VALUES (%s)`, w.cfg.Table, cdc.QuoteLiteral(payload)))
 }
 
 // eventually waits until the condition holds.

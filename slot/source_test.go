@@ -135,7 +135,7 @@ func TestOpenRefusesSynchronous(t *testing.T) {
 		{``, false},
 	}
 	set := func(setting string) {
-		w.exec(`ALTER SYSTEM SET synchronous_standby_names = ` + quoteLiteral(setting))
+		w.exec(`ALTER SYSTEM SET synchronous_standby_names = ` + cdc.QuoteLiteral(setting))
 		w.exec(`SELECT pg_reload_conf()`)
 	}
 	priority := func(match bool) func() bool {

@@ -51,7 +51,7 @@ func receiveError(t *testing.T, st *Stream) error {
 }
 
 func (w *world) confirmed() string {
-	return w.value(`SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = ` + quoteLiteral(w.cfg.Slot))
+	return w.value(`SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = ` + cdc.QuoteLiteral(w.cfg.Slot))
 }
 
 func TestStreamDeliversAndConfirms(t *testing.T) {

@@ -39,29 +39,10 @@ func (c *setupCmd) print(p *process) error {
 		b.WriteString(strings.TrimSpace(migrations.Table(cfg.Table)) + "\n\n")
 	}
 	for _, statement := range slot.SetupSQL(cfg, markPrivileges(p.cfg)...) {
-		if strings.HasPrefix(statement, "CREATE PUBLICATION ") {
-			statement = unlessPublished(p.cfg.Publication, statement) + "\n"
-		}
 		b.WriteString(statement + "\n")
 	}
 	_, err := fmt.Fprint(p.stdout, b.String())
 	return err
-}
-
-// unlessPublished runs the statement only if there is no such publication.
-func unlessPublished(publication, statement string) string {
-	// Inside of dollar quotes nothing is escaped, so the quotes must be ones
-	// that the names do not hold.
-	quote := "$walrelay$"
-	for strings.Contains(statement, quote) {
-		quote = "$_" + quote[1:]
-	}
-	literal := "'" + strings.ReplaceAll(publication, "'", "''") + "'"
-	if strings.Contains(literal, `\`) {
-		literal = "E" + strings.ReplaceAll(literal, `\`, `\\`)
-	}
-	return fmt.Sprintf("DO %s\nBEGIN\n  IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = %s) THEN\n    %s\n  END IF;\nEND\n%s;",
-		quote, literal, statement, quote)
 }
 
 // markPrivileges are those that marking takes. Locking a row, which comes
