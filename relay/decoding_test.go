@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,16 +10,23 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
 )
 
-// oneColumn is an outbox that is only ids.
+// oneColumn is an outbox that is only ids, and not marked.
 type oneColumn struct{ Table }
+
+// Check implements Table.
+func (oneColumn) Check(context.Context) error { return nil }
+
+// Marks implements Table.
+func (oneColumn) Marks() bool { return false }
 
 // Event implements Table.
 func (oneColumn) Event(in *cdc.Insert) (cdc.Event, bool, error) {
 	id := string(in.Values[0].Text)
 	if id == "refused" {
-		return cdc.Event{}, false, errors.New("it has no kind")
+		return cdc.Event{}, false, &fault.Error{Problem: "it has no kind"}
 	}
 	return cdc.Event{Position: in.Position, Commit: in.Commit, ID: id, Bytes: len(id)}, id != "none of ours", nil
 }
@@ -26,18 +34,20 @@ func (oneColumn) Event(in *cdc.Insert) (cdc.Event, bool, error) {
 // script feeds a decoding with what the server sends, and shows what the
 // publisher would take off the queue.
 type script struct {
-	t *testing.T
-	d *decoding
+	t    *testing.T
+	d    *decoding
+	sent func(cdc.Frame) error
 }
 
 // newScript starts over a slot that was confirmed up to the given position.
 func newScript(t *testing.T, cp cdc.Checkpoint, confirmed cdc.LSN, markQueueBytes int) *script {
 	t.Helper()
 	r := New(Config{Table: oneColumn{}, MarkQueueBytes: markQueueBytes})
-	return &script{t: t, d: &decoding{
+	d := &decoding{
 		streaming: &streaming{Relay: r, resume: cdc.NewResume(cp, confirmed), queue: newQueue(1 << 20)},
 		decoder:   cdc.NewDecoder(),
-	}}
+	}
+	return &script{t: t, d: d, sent: d.frame}
 }
 
 // moment is when the transaction that commits at an LSN did so.
@@ -47,16 +57,14 @@ func commitAt(lsn cdc.LSN) cdc.Commit {
 	return cdc.Commit{LSN: lsn, XID: uint32(lsn), Time: moment(lsn)}
 }
 
-func (s *script) send(f cdc.Frame) error { return s.d.frame(f) }
-
 // wal sends a pgoutput message. The end of WAL beside it is the server's own,
 // far ahead, and means nothing.
 func (s *script) wal(message []byte) error {
-	return s.send(cdc.Frame{WAL: message, WALEnd: 1 << 40})
+	return s.sent(cdc.Frame{WAL: message, WALEnd: 1 << 40})
 }
 
 func (s *script) keepalive(lsn cdc.LSN) error {
-	return s.send(cdc.Frame{Keepalive: true, WALEnd: lsn, ServerTime: moment(lsn)})
+	return s.sent(cdc.Frame{Keepalive: true, WALEnd: lsn, ServerTime: moment(lsn)})
 }
 
 func (s *script) begin(lsn cdc.LSN) error {

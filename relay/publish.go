@@ -57,6 +57,7 @@ func (s *streaming) publish(flight context.Context) error {
 	stamp := time.NewTicker(stampEvery)
 	defer stamp.Stop()
 	var b batch
+	proven := false
 	for {
 		ready := s.queue.ready
 		if s.marks.full() {
@@ -68,6 +69,14 @@ func (s *streaming) publish(flight context.Context) error {
 			if err := s.append(flight, progress, &b); err != nil {
 				return err
 			}
+			if b.err != nil {
+				// What came before is marked and covered first.
+				close(s.published)
+				if err := s.finish(flight, progress); err != nil {
+					return err
+				}
+				return b.err
+			}
 			clear(b.items)
 			clear(b.events)
 		case <-s.marks.space:
@@ -75,6 +84,13 @@ func (s *streaming) publish(flight context.Context) error {
 			beat()
 			if err := s.stamp(flight, progress); err != nil {
 				return err
+			}
+			if !proven {
+				// Not as soon as something is received: a row that cannot be
+				// published comes every time, and needs no quick retry.
+				proven = true
+				s.status.streams()
+				s.recovered("streaming")
 			}
 		case <-s.stopping:
 			close(s.published)
@@ -107,7 +123,7 @@ func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *ba
 		progress.Publish(b.end)
 		s.serverTime = b.time
 	}
-	return b.err
+	return nil
 }
 
 // stamp writes that everything published is covered, which also proves that

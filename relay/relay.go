@@ -169,7 +169,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		before := r.status.ups.Load()
 		err := r.attempt(ctx)
-		if r.status.ups.Load() > before {
+		if r.status.ups.Load() > before && !permanent(err) {
 			retry.reset()
 		}
 		switch {

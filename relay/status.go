@@ -71,8 +71,9 @@ func (s *status) role(role Role) {
 			now.StandingBy = ""
 		}
 		switch role {
-		case RoleStreaming, RoleStandby, RoleBackfill:
+		case RoleStandby, RoleBackfill:
 			now.AwaySince, now.Problem, now.Stopped = time.Time{}, "", false
+		case RoleStreaming: // it has to prove itself first
 		default:
 			if now.AwaySince.IsZero() {
 				now.AwaySince = time.Now()
@@ -96,6 +97,12 @@ func (s *status) streamingFrom(st *streaming) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streaming = st
+}
+
+// streams notes that streaming works, not only that a connection was made.
+func (s *status) streams() {
+	s.ups.Add(1)
+	s.set(func(now *Status) { now.AwaySince, now.Problem, now.Stopped = time.Time{}, "", false })
 }
 
 func (s *status) streamingEnded() {

@@ -147,11 +147,6 @@ func (s *streaming) read(flight context.Context) error {
 			continue
 		}
 		heard = time.Now()
-		if !dec.alive {
-			dec.alive = true
-			s.status.ups.Add(1)
-			s.recovered("streaming")
-		}
 		if frame.ReplyRequested {
 			next = time.Time{}
 		}
@@ -190,7 +185,6 @@ func isClosed(c <-chan struct{}) bool {
 type decoding struct {
 	*streaming
 	decoder  *cdc.Decoder
-	alive    bool // something was received
 	received cdc.LSN
 	since    time.Time // about when the open transaction was committed, on our clock
 	held     []cdc.Mark

@@ -1,0 +1,222 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// errAway is what a server that is not there answers with.
+var errAway = errors.New("PostgreSQL is away")
+
+// attempts is a source whose connections go by a plan, and which notes when
+// each of them was asked for.
+type attempts struct {
+	Session
+	r     *Relay
+	plan  []func(*flow) // of one connection each, the last one for all that follow; nil refuses it
+	at    []time.Time
+	since []Status // of the relay, when it connected and when it received
+}
+
+// Open implements Source.
+func (a *attempts) Open(context.Context) (Session, error) {
+	a.at = append(a.at, time.Now())
+	a.since = append(a.since, a.r.Status())
+	if a.now() == nil {
+		return nil, errAway
+	}
+	return a, nil
+}
+
+// now is the plan of the current attempt.
+func (a *attempts) now() func(*flow) { return a.plan[min(len(a.at), len(a.plan))-1] }
+
+// Server, Slot, WALEnd, EnsurePublication, SenderTimeout and Close implement
+// Session: all is well.
+func (a *attempts) Server() cdc.Server { return cdc.Server{Timeline: 1} }
+
+func (a *attempts) Slot(context.Context) (*cdc.Slot, error)       { return &cdc.Slot{Name: "walrelay"}, nil }
+func (a *attempts) WALEnd(context.Context) (cdc.LSN, error)       { return 1000, nil }
+func (a *attempts) EnsurePublication(context.Context, bool) error { return nil }
+func (a *attempts) SenderTimeout() time.Duration                  { return time.Minute }
+func (a *attempts) Close()                                        {}
+
+// Start implements Session.
+func (a *attempts) Start(context.Context) (Stream, error) {
+	f := &flow{attempts: a, frames: make(chan cdc.Frame, 100), ended: make(chan struct{}), interrupted: make(chan struct{})}
+	a.now()(f)
+	return f, nil
+}
+
+// willing is a Redis that has a checkpoint and takes everything.
+type willing struct{ Sink }
+
+// Load implements Sink.
+func (willing) Load(context.Context, string) (*cdc.Checkpoint, map[string]cdc.StreamState, error) {
+	return &cdc.Checkpoint{Format: cdc.CheckpointFormat, Timeline: 1, Phase: cdc.PhaseStreaming}, nil, nil
+}
+
+// Append implements Sink.
+func (willing) Append(context.Context, string, cdc.Version, cdc.Checkpoint, []cdc.Event) (cdc.AppendResult, error) {
+	return cdc.AppendResult{Done: true}, nil
+}
+
+// flow is a connection that delivers its frames, until it ends.
+type flow struct {
+	*attempts
+	frames             chan cdc.Frame
+	ended, interrupted chan struct{}
+	once               sync.Once
+}
+
+// Receive implements Stream.
+func (f *flow) Receive(deadline time.Time) (cdc.Frame, bool, error) {
+	f.since = append(f.since, f.r.Status())
+	select {
+	case frame := <-f.frames:
+		return frame, true, nil
+	default:
+	}
+	select {
+	case frame := <-f.frames:
+		return frame, true, nil
+	case <-f.ended:
+		return cdc.Frame{}, false, errAway
+	case <-f.interrupted:
+		return cdc.Frame{}, false, nil
+	case <-time.After(max(time.Millisecond, time.Until(deadline))): // the bubble's time goes on only while all wait
+		return cdc.Frame{}, false, nil
+	}
+}
+
+// Status, Interrupt and Close implement Stream.
+func (f *flow) Status(cdc.LSN, cdc.LSN, bool) error { return nil }
+func (f *flow) Interrupt()                          { f.once.Do(func() { close(f.interrupted) }) }
+func (f *flow) Close()                              {}
+
+// lasts has the connection deliver a keepalive and break after a while.
+func lasts(d time.Duration) func(*flow) {
+	return func(f *flow) {
+		f.frames <- cdc.Frame{Keepalive: true, WALEnd: 500}
+		time.AfterFunc(d, func() { close(f.ended) })
+	}
+}
+
+// stuck has the connection deliver a row that cannot be published.
+func stuck(f *flow) {
+	s := script{sent: func(frame cdc.Frame) error {
+		f.frames <- frame
+		return nil
+	}}
+	_ = errors.Join(s.relation(), s.begin(100), s.row("a"), s.row("refused"), s.row("b"), s.commit(100, 110))
+}
+
+// runAttempts runs a relay for a time that does not pass, and returns the
+// pauses before each attempt but the first.
+func runAttempts(t *testing.T, length time.Duration, plan ...func(*flow)) (a *attempts, pauses []time.Duration, log string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		a = &attempts{plan: plan}
+		a.r = New(Config{
+			Source: a, Table: oneColumn{}, Sink: willing{}, Stream: "jobs", Key: func(cdc.Server) string { return "checkpoint" },
+			ConfirmDelay: 5 * time.Second, ShutdownTimeout: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&out, nil)),
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), length)
+		defer cancel()
+		if err := a.r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		log = out.String()
+	})
+	for i := range a.at[1:] {
+		pauses = append(pauses, a.at[i+1].Sub(a.at[i]))
+	}
+	return a, pauses, log
+}
+
+// The pauses between tries grow to seconds and not further, for as long as it
+// takes. After streaming has worked they are short again, and the log says that
+// it is over.
+func TestBackoffEndsWithSuccess(t *testing.T) {
+	const away = 12
+	plan := make([]func(*flow), away)
+	plan = append(plan, lasts(10*time.Second), nil)
+	a, pauses, log := runAttempts(t, 2*time.Minute, plan...)
+	if len(pauses) < away+10 {
+		t.Fatalf("%d pauses in two minutes: %v", len(pauses), pauses)
+	}
+	for i, p := range pauses {
+		if p > retryMost && i != away {
+			t.Errorf("pause %d is %s", i, p)
+		}
+	}
+	for _, i := range []int{away - 1, len(pauses) - 1} {
+		if pauses[i] < retryMost/2 {
+			t.Errorf("pause %d is %s: still in a hurry", i, pauses[i])
+		}
+	}
+	// The attempt that worked lasted ten seconds.
+	if after := pauses[away] - 10*time.Second; after < 0 || after > retryFirst {
+		t.Errorf("after it had worked, the next attempt came %s later", after)
+	}
+	if s := a.since[away]; s.Stopped || s.Problem != errAway.Error() {
+		t.Errorf("while it is away the problem is %q, stopped %v", s.Problem, s.Stopped)
+	}
+	if n := strings.Count(log, "streaming recovered"); n != 1 {
+		t.Errorf("says %d times that it is over:\n%s", n, log)
+	}
+}
+
+// A connection that is made and breaks at once is no success.
+func TestConnectionThatBreaksAtOnceIsNoSuccess(t *testing.T) {
+	_, pauses, log := runAttempts(t, 40*time.Second, lasts(10*time.Millisecond))
+	if last := pauses[len(pauses)-1]; last < retryMost/2 {
+		t.Errorf("the last of %d pauses is %s: it loops", len(pauses), last)
+	}
+	if strings.Contains(log, "recovered") {
+		t.Errorf("says that it is over:\n%s", log)
+	}
+}
+
+// A row that cannot be published waits for an operator: the tries become slow,
+// and the problem is not taken for solved by a connection that works.
+func TestStoppedLineIsTriedSlowly(t *testing.T) {
+	a, pauses, log := runAttempts(t, 40*time.Second, stuck)
+	if last := pauses[len(pauses)-1]; last < retryMost/2 {
+		t.Errorf("the last of %d pauses is %s: it loops", len(pauses), last)
+	}
+	known := false
+	for i, s := range a.since {
+		now := s.Stopped && strings.Contains(s.Problem, "it has no kind")
+		if known && !now {
+			t.Errorf("look %d: the problem is %q, stopped %v", i, s.Problem, s.Stopped)
+		}
+		known = known || now
+	}
+	if strings.Contains(log, "recovered") {
+		t.Errorf("says that it is over:\n%s", log)
+	}
+	if !known || a.r.Status().Published == 0 {
+		t.Errorf("the problem was seen: %v; what came before is published: %d rows", known, a.r.Status().Published)
+	}
+}
+
+// Also where much has to be read before the row is met, so that the connection
+// works for a while each time.
+func TestStoppedLineBehindABacklogIsTriedSlowly(t *testing.T) {
+	const backlog = 3 * time.Second
+	_, pauses, _ := runAttempts(t, 2*time.Minute, func(f *flow) { time.AfterFunc(backlog, func() { stuck(f) }) })
+	if last := pauses[len(pauses)-1] - backlog; last < retryMost/2 {
+		t.Errorf("the last of %d pauses is %s: it loops", len(pauses), last)
+	}
+}
