@@ -359,8 +359,11 @@ func (b *backfilling) markDue(ctx context.Context) error {
 			states = make([]cdc.MarkState, n) // left unmarked: confirming does not wait for it either
 		} else if err != nil {
 			return fmt.Errorf("marking rows: %w", err)
-		} else if b.status.marksWork() {
-			b.recovered("marking")
+		} else {
+			b.status.marked.Add(uint64(countMarked(states)))
+			if b.status.marksWork() {
+				b.recovered("marking")
+			}
 		}
 		for i, state := range states {
 			if state == cdc.Marked {
@@ -371,7 +374,6 @@ func (b *backfilling) markDue(ctx context.Context) error {
 			p.at = b.lastWrite.Add(markAgain - b.cfg.ConfirmDelay)
 			again = append(again, p)
 		}
-		b.status.marked.Add(uint64(countMarked(states)))
 		b.pending = b.pending[n:]
 		due -= n
 		b.step(StepBackfillMarked)

@@ -19,7 +19,7 @@ const lockReport = 5 * time.Second
 func (s *streaming) mark(flight context.Context) error {
 	beat, done := s.loop("marker")
 	defer done()
-	retry := s.newBackoff()
+	var retry backoff
 	var (
 		againAt    time.Time // when rows that were stuck are tried again
 		pausedTill time.Time // nothing is tried before, after a failure

@@ -43,6 +43,12 @@ func newMarks(limit int) *marks {
 	return &marks{limit: limit, ready: make(chan struct{}, 1), space: make(chan struct{}, 1)}
 }
 
+// markOf is what marks the row of an event.
+func markOf(ev cdc.Event) cdc.Mark {
+	return cdc.Mark{ID: ev.ID, XID: ev.Commit.XID, LSN: ev.Commit.LSN}
+}
+
+// markBytes is about what a row that waits for its mark costs.
 func markBytes(m cdc.Mark) int { return 48 + len(m.ID) }
 
 // add takes rows that are on the stream, in WAL order.

@@ -39,7 +39,7 @@ func (b *batch) sort(marks bool) {
 			b.events = append(b.events, it.ev)
 		}
 		if marks {
-			b.marks = append(b.marks, cdc.Mark{ID: it.ev.ID, XID: it.ev.Commit.XID, LSN: it.ev.Commit.LSN})
+			b.marks = append(b.marks, markOf(it.ev))
 		}
 	}
 }
@@ -106,6 +106,7 @@ func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *ba
 	b.sort(s.cfg.Table.Marks())
 	if len(b.events) > 0 {
 		s.status.publishing(b.since)
+		s.step(StepAppend)
 		last := b.events[len(b.events)-1]
 		next := s.writer.current
 		next.Last, next.LastCommit, next.Since = last.Position, last.Commit, nil

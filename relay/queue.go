@@ -54,9 +54,9 @@ func newQueue(limit int) *queue {
 	return &queue{limit: limit, ready: make(chan struct{}, 1), space: make(chan struct{}, 1)}
 }
 
-// push adds an item and reports whether the queue is full now. Positions that
-// follow each other with no row in between are one.
-func (q *queue) push(it item) (full bool) {
+// push adds an item. Positions that follow each other with no row in between
+// are one.
+func (q *queue) push(it item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if n := len(q.items); it.kind == itemEnd && n > 0 && q.items[n-1].kind == itemEnd {
@@ -66,7 +66,6 @@ func (q *queue) push(it item) (full bool) {
 		q.bytes += it.size()
 	}
 	signal(q.ready)
-	return q.bytes >= q.limit
 }
 
 // full reports whether the reader has to wait for space.

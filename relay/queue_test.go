@@ -27,10 +27,10 @@ func token(c chan struct{}) bool {
 // row through whatever its size.
 func TestQueueIsBoundedInBytes(t *testing.T) {
 	q := newQueue(1000)
-	if q.push(row("a", 1000-itemBytes-1)) {
+	if q.push(row("a", 1000-itemBytes-1)); q.full() {
 		t.Fatal("full below its bound")
 	}
-	if !q.push(end(5)) || !q.full() {
+	if q.push(end(5)); !q.full() {
 		t.Fatal("not full: what an item costs beside its row does not count")
 	}
 	if got := q.take(nil, 1, 1<<20); len(got) != 1 || got[0].ev.ID != "a" {
@@ -39,7 +39,7 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 	if q.full() || !token(q.space) {
 		t.Fatal("still full")
 	}
-	if !q.push(row("huge", 1<<30)) {
+	if q.push(row("huge", 1<<30)); !q.full() {
 		t.Fatal("not full")
 	}
 	token(q.space)

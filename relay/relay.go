@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
 )
 
 // Config is what a relay works with. The zero values of the limits choose the
@@ -35,8 +36,8 @@ type Config struct {
 	// Loop registers a loop that has to turn, and returns how it says that it
 	// did, and that it ended. May be nil.
 	Loop func(name string) (beat, done func())
-	// OnStep is called between the steps of DESIGN's guarantee. Tests end the
-	// process there; nil otherwise.
+	// OnStep is called between the steps that the guarantee is made of.
+	// Tests end the process there; nil otherwise.
 	OnStep func(Step)
 
 	Log *slog.Logger
@@ -122,20 +123,6 @@ func (r *Relay) HangUp(reason error) {
 	}
 }
 
-// GapError says that rows may be missing from the stream, or that the slot and
-// the checkpoint do not belong together. Nothing is appended or confirmed.
-type GapError struct {
-	Reason string
-	Fix    string
-}
-
-func (e *GapError) Error() string {
-	if e.Fix == "" {
-		return e.Reason
-	}
-	return e.Reason + "; to repair: " + e.Fix
-}
-
 var (
 	// ErrSlotInUse says that another process took the slot first.
 	ErrSlotInUse = errors.New("the slot is in use")
@@ -165,7 +152,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer done()
 	r.beat = beat
 
-	retry := r.newBackoff()
+	var retry backoff
 	for ctx.Err() == nil {
 		before := r.status.ups.Load()
 		err := r.attempt(ctx)
@@ -259,8 +246,8 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 		return r.backfill(ctx, session)
 	case cdc.StandBy:
 		return fmt.Errorf("%w: %s", errStandBy, state.Reason)
-	default:
-		return &GapError{Reason: state.Reason, Fix: state.Fix}
+	default: // a gap: nothing is appended or confirmed
+		return &fault.Error{Problem: state.Reason, Fix: state.Fix}
 	}
 }
 

@@ -18,8 +18,6 @@ const (
 // retryMost.
 type backoff struct{ last time.Duration }
 
-func (r *Relay) newBackoff() *backoff { return &backoff{} }
-
 func (b *backoff) next() time.Duration {
 	b.last = min(max(2*b.last, retryFirst), retryMost)
 	return b.last/2 + rand.N(b.last/2+1)

@@ -246,31 +246,37 @@ func (d *decoding) insert(in *cdc.Insert) error {
 		d.queue.push(item{kind: itemRow, ev: ev, since: d.since})
 	case d.resume.Met():
 		d.status.skipped.Add(1)
-		d.queue.push(item{kind: itemSkip, ev: cdc.Event{Position: ev.Position, Commit: ev.Commit, ID: ev.ID, Bytes: len(ev.ID)}})
+		d.skip(markOf(ev))
 	default:
-		return d.hold(ev)
+		d.hold(ev)
 	}
 	return nil
+}
+
+// skip passes on a row that the stream has, to be marked.
+func (d *decoding) skip(m cdc.Mark) {
+	d.queue.push(item{kind: itemSkip, ev: cdc.Event{
+		Commit: cdc.Commit{LSN: m.LSN, XID: m.XID}, ID: m.ID, Bytes: len(m.ID),
+	}})
 }
 
 // hold keeps a row that the stream has until the checkpoint's transaction is
 // met: before that, this may be the WAL of another history, whose rows are not
 // on the stream at all. Holding is bounded: past the bound the rows are left,
 // and the relay reads the same WAL once more when it knows whose it is.
-func (d *decoding) hold(ev cdc.Event) error {
+func (d *decoding) hold(ev cdc.Event) {
 	d.status.skipped.Add(1)
+	m := markOf(ev)
 	if d.known == d.resume.Expected() {
-		d.queue.push(item{kind: itemSkip, ev: cdc.Event{Position: ev.Position, Commit: ev.Commit, ID: ev.ID, Bytes: len(ev.ID)}})
-		return nil
+		d.skip(m)
+		return
 	}
-	m := cdc.Mark{ID: ev.ID, XID: ev.Commit.XID, LSN: ev.Commit.LSN}
 	d.heldSize += markBytes(m)
 	if d.heldSize > d.cfg.MarkQueueBytes/4 {
 		d.held = nil
-		return nil
+		return
 	}
 	d.held = append(d.held, m)
-	return nil
 }
 
 // release passes the held rows on: their transaction was met.
@@ -281,9 +287,7 @@ func (d *decoding) release() error {
 		return errReadAgain
 	}
 	for _, m := range d.held {
-		d.queue.push(item{kind: itemSkip, ev: cdc.Event{
-			Position: cdc.Position{LSN: m.LSN}, Commit: cdc.Commit{LSN: m.LSN, XID: m.XID}, ID: m.ID, Bytes: len(m.ID),
-		}})
+		d.skip(m)
 	}
 	d.held, d.heldSize = nil, 0
 	return nil

@@ -10,18 +10,18 @@ import (
 	"github.com/stagedoor/walrelay/internal/fault"
 )
 
-// ConflictError says that the checkpoint is not the one this relay wrote last,
+// conflictError says that the checkpoint is not the one this relay wrote last,
 // so what it knows of Redis is out of date and it has to judge anew.
-type ConflictError struct {
-	Conflict cdc.Conflict
-	Missing  string // a stream that is gone
+type conflictError struct {
+	conflict cdc.Conflict
+	missing  string // a stream that is gone
 }
 
-func (e *ConflictError) Error() string {
-	if e.Missing != "" {
-		return fmt.Sprintf("the stream %q is gone", e.Missing)
+func (e *conflictError) Error() string {
+	if e.missing != "" {
+		return fmt.Sprintf("the stream %q is gone", e.missing)
 	}
-	return e.Conflict.String()
+	return e.conflict.String()
 }
 
 // writer appends and stamps under the version it wrote last.
@@ -53,17 +53,16 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 	r := w.relay
 	next.Format = cdc.CheckpointFormat
 	next.Version = r.nextVersion()
-	retry := r.newBackoff()
+	var retry backoff
 	for {
-		r.step(StepAppend)
 		res, err := r.cfg.Sink.Append(r.kill, w.key, w.held, next, events)
 		switch {
 		case err == nil && res.Done:
 		case err == nil && res.MissingStream != "":
-			return &ConflictError{Conflict: cdc.Forgotten, Missing: res.MissingStream}
+			return &conflictError{conflict: cdc.Forgotten, missing: res.MissingStream}
 		case err == nil:
 			if c := cdc.JudgeConflict(next.Version, res.Held); c != cdc.OwnSuccess {
-				return &ConflictError{Conflict: c}
+				return &conflictError{conflict: c}
 			}
 		default:
 			if len(events) > 0 {
@@ -92,6 +91,5 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 
 // permanent reports whether an error waits for an operator.
 func permanent(err error) bool {
-	var gap *GapError
-	return fault.As(err) != nil || errors.As(err, &gap) || errors.Is(err, cdc.ErrUnknownMessage) || errors.Is(err, cdc.ErrHistory)
+	return fault.As(err) != nil || errors.Is(err, cdc.ErrUnknownMessage) || errors.Is(err, cdc.ErrHistory)
 }
