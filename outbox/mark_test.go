@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,6 +87,57 @@ func TestMarkManyRows(t *testing.T) {
 		t.Errorf("unmarked %q, want %q", got, want)
 	}
 }
+
+// The work of a mark grows with the rows, not with their square, although
+// PostgreSQL expects few of them to be unmarked: its statistics are of a moment
+// when none was, or there are none yet.
+func TestMarkLooksAtEachRowAFewTimes(t *testing.T) {
+	const n, others = 2000, 100_000
+	for name, fill := range map[string]string{
+		"all others are marked": "INSERT INTO outbox (id, kind, payload, published_at) SELECT -i, 'k', '{}', now() FROM generate_series(1, %d) i; ANALYZE outbox",
+		"no other is marked":    "INSERT INTO outbox (id, kind, payload) SELECT -i, 'k', '{}' FROM generate_series(1, %d) i",
+	} {
+		for _, mode := range []MarkMode{MarkPublishedAt, MarkDelete} {
+			t.Run(fmt.Sprintf("%s, %s", name, mode), func(t *testing.T) {
+				d := newOutbox(t)
+				d.exec("ALTER TABLE outbox SET (autovacuum_enabled = off)")
+				d.exec(fmt.Sprintf(fill, others))
+				d.fillOutbox(n)
+				table := d.checked(Config{Mark: mode})
+				conn := d.connect()
+				d.on(conn, markerSession)
+				var marks []cdc.Mark
+				for id := range n {
+					marks = append(marks, cdc.Mark{ID: strconv.Itoa(id + 1)})
+				}
+				sql := "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) " + table.markSQL(mode, "bigint")
+				steps := 0
+				err := rows(d.ctx(), conn, sql, [][]byte{idArray(marks)}, func(row [][]byte) error {
+					m := actual.FindStringSubmatch(string(row[0]))
+					if m == nil {
+						return nil
+					}
+					steps++
+					each, _ := strconv.ParseFloat(m[1], 64)
+					loops, _ := strconv.ParseFloat(m[2], 64)
+					if each*loops > n+others {
+						t.Errorf("%.0f rows are looked at: %s", each*loops, row[0])
+					}
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if steps < 5 {
+					t.Errorf("the plan has only %d steps", steps)
+				}
+			})
+		}
+	}
+}
+
+// actual is what a step of a plan did, each time and how often.
+var actual = regexp.MustCompile(`actual rows=([0-9.]+) loops=(\d+)`)
 
 func TestMarkByDeleting(t *testing.T) {
 	d := newOutbox(t)
