@@ -63,7 +63,7 @@ type Input struct {
 	// the stream.
 	MarksRefused string
 
-	Holder           string // on a standby: who has the slot, such as "process 4711"
+	Holder           string // on a standby: what another relay does, such as "the slot is in use by process 4711"
 	BackfillProgress string // how far a backfill is
 	Waiting          string // why the slot is not created yet: what that waits for, and the command that ends it
 	LockedRow        string // why rows that are to be marked are not: who keeps them locked, and the command that ends it

@@ -129,13 +129,14 @@ func (j *judgement) streaming() {
 	}
 }
 
-// holder is who streams or backfills while this relay stands by, or "".
+// holder says that another relay streams or backfills while this one stands by,
+// or is "".
 func (j *judgement) holder() string {
 	switch s := j.in.Slot; {
 	case j.in.Holder != "":
 		return j.in.Holder
 	case s != nil && s.Active && j.in.DatabaseAwaySince.IsZero():
-		return "another relay"
+		return "another relay is active"
 	default:
 		return ""
 	}
@@ -205,7 +206,7 @@ func (j *judgement) notes() {
 		j.say(StatusOK, "A backfill is running: %s.", progress)
 	}
 	if holder := j.holder(); in.Role == RoleStandby && holder != "" {
-		j.say(StatusOK, "Stands by while %s is active.", holder)
+		j.say(StatusOK, "Stands by: %s.", holder)
 	}
 	if in.SlotPinnedBy != "" && !j.critical(j.retained()) {
 		j.say(StatusOK, "WAL is held back by %s.", in.SlotPinnedBy)

@@ -42,7 +42,7 @@ func TestJudge(t *testing.T) {
 		age       = "The oldest unpublished row is 1 min old (critical from 1 min)."
 		starting  = "The relay has been starting for 3.0 s: no row is published yet."
 		backfill  = "A backfill is running: 10 of 20 rows appended."
-		standby   = "Stands by while process 4711 is active."
+		standby   = "Stands by: the slot is in use by process 4711."
 		redisAway = "Redis has been away for 59 s (last error: connection refused); rows wait in PostgreSQL, which keeps their WAL."
 	)
 	toRedisAway := func(d time.Duration) change {
@@ -63,7 +63,9 @@ func TestJudge(t *testing.T) {
 	toBackfill := func(in *Input) {
 		in.Role, in.Streaming, in.Slot, in.BackfillProgress = RoleBackfill, false, nil, "10 of 20 rows appended"
 	}
-	toStandby := func(in *Input) { in.Role, in.Streaming, in.Holder = RoleStandby, false, "process 4711" }
+	toStandby := func(in *Input) {
+		in.Role, in.Streaming, in.Holder = RoleStandby, false, "the slot is in use by process 4711"
+	}
 	toAlone := func(in *Input) { toStandby(in); in.Holder, in.Slot.Active = "", false }
 	toStarting := func(in *Input) {
 		in.Role, in.Streaming, in.StreamingAwaySince, in.Slot = RoleStarting, false, ago(3*time.Second), nil
@@ -239,7 +241,7 @@ func TestJudge(t *testing.T) {
 		{"standby beside a backfill", []change{toStandby, func(in *Input) { in.Slot = nil }}, StatusOK, []string{standby}},
 		{"standby does not stream, for hours", []change{toStandby, toStreamingAway(5 * time.Hour)}, StatusOK, []string{standby}},
 		{"standby that knows the other from the slot", []change{toStandby, func(in *Input) { in.Holder = "" }}, StatusOK, []string{
-			"Stands by while another relay is active.",
+			"Stands by: another relay is active.",
 		}},
 		{"standby, age at the threshold", []change{toStandby, toAge(60)}, StatusCritical, []string{age, standby}},
 		{"standby, unconfirmed at the threshold", []change{toStandby, toUnconfirmed(gib)}, StatusCritical, []string{
