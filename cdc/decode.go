@@ -232,9 +232,3 @@ func (r *reader) string() string {
 	r.rest = r.rest[i+1:]
 	return s
 }
-
-// epoch is 2000-01-01 in microseconds since 1970.
-const epoch = 946684800 * 1e6
-
-// Time turns PostgreSQL's microseconds since 2000-01-01 into a time.
-func Time(micros int64) time.Time { return time.UnixMicro(micros + epoch).UTC() }

@@ -27,9 +27,6 @@ const (
 	byteStatus    = 'r'
 )
 
-// postgresEpoch is where PostgreSQL's clock begins, in Unix microseconds.
-const postgresEpoch = 946_684_800_000_000
-
 // Stream is the flow of a slot. Receive and Status belong to one goroutine,
 // Interrupt and Close may be called from any, at any time.
 type Stream struct {
@@ -178,9 +175,7 @@ func parseFrame(data []byte) (cdc.Frame, error) {
 	return cdc.Frame{}, fmt.Errorf("the stream holds a message of type %q and %d bytes", data[0], len(data))
 }
 
-func serverTime(data []byte) time.Time {
-	return time.UnixMicro(int64(binary.BigEndian.Uint64(data)) + postgresEpoch)
-}
+func serverTime(data []byte) time.Time { return cdc.Time(int64(binary.BigEndian.Uint64(data))) }
 
 // Status tells the server how far this connection has come. Confirmed is what
 // it may forget: it must have been received over this connection, and 0 stands
@@ -194,7 +189,7 @@ func (st *Stream) Status(received, confirmed cdc.LSN, askReply bool) error {
 	b = binary.BigEndian.AppendUint64(b, uint64(received))
 	b = binary.BigEndian.AppendUint64(b, uint64(confirmed))
 	b = binary.BigEndian.AppendUint64(b, uint64(confirmed))
-	b = binary.BigEndian.AppendUint64(b, uint64(time.Now().UnixMicro()-postgresEpoch))
+	b = binary.BigEndian.AppendUint64(b, uint64(cdc.Micros(time.Now())))
 	reply := byte(0)
 	if askReply {
 		reply = 1

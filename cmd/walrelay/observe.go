@@ -187,7 +187,7 @@ func (o *observer) stats() web.Stats {
 	s := o.relay.Status()
 	return web.Stats{
 		Published: s.Published, SkippedOnStream: s.Skipped, Batches: s.Batches,
-		AppendRetries: s.AppendRetries, StampFailures: s.StampRetries, Reconnects: s.Reconnects,
+		AppendRetries: s.AppendRetries, StampRetries: s.StampRetries, Reconnects: s.Reconnects,
 		Marked: s.Marked, MarksWaiting: s.MarksWaiting,
 	}
 }

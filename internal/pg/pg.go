@@ -54,7 +54,7 @@ func Parse(dsn string) (*pgx.ConnConfig, error) {
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // no statement cache to go stale on ALTER TABLE
-	cfg.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error { return prepare(ctx, c) }
+	cfg.AfterConnect = prepare
 	return cfg, nil
 }
 

@@ -15,7 +15,7 @@ type Stats struct {
 	SkippedOnStream uint64 // rows found on the stream already
 	Batches         uint64 // appends that succeeded
 	AppendRetries   uint64 // appends that failed and were made again
-	StampFailures   uint64 // stamps that failed
+	StampRetries    uint64 // stamps that failed and were made again
 	Reconnects      uint64 // replication connections after the first
 	Marked          uint64 // rows marked in the table
 	MarksWaiting    int    // rows published and not marked yet
@@ -123,7 +123,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	counter(c.skipped, float64(stats.SkippedOnStream))
 	counter(c.batches, float64(stats.Batches))
 	counter(c.retries, float64(stats.AppendRetries), "append")
-	counter(c.retries, float64(stats.StampFailures), "stamp")
+	counter(c.retries, float64(stats.StampRetries), "stamp")
 	counter(c.retries, float64(stats.Reconnects), "reconnect")
 	counter(c.marked, float64(stats.Marked))
 	gauge(c.marksWaiting, float64(stats.MarksWaiting))

@@ -61,7 +61,7 @@ func samples(t *testing.T, c prometheus.Collector) string {
 
 func TestMetrics(t *testing.T) {
 	stats := Stats{
-		Published: 1, SkippedOnStream: 2, Batches: 3, AppendRetries: 4, StampFailures: 5,
+		Published: 1, SkippedOnStream: 2, Batches: 3, AppendRetries: 4, StampRetries: 5,
 		Reconnects: 6, Marked: 7, MarksWaiting: 8,
 	}
 	const totals = `walrelay_published_total 1
