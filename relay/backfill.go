@@ -146,7 +146,7 @@ func (b *backfilling) createSlot(ctx context.Context) (cdc.Snapshot, error) {
 		beat()
 		b.beat()
 		b.status.waiting(text)
-		b.warn("the slot", "the slot is not made yet", "reason", text)
+		b.warn("the slot", "the slot is not created yet", "reason", text)
 	})
 	if err != nil {
 		return snapshot, err
