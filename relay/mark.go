@@ -73,7 +73,11 @@ func (s *streaming) mark(flight context.Context) error {
 		}
 		s.step(StepMarked)
 		s.status.marked.Add(uint64(countMarked(states)))
-		againAt = time.Now().Add(markRetry)
+		if again || stuck == 0 {
+			// Not after each batch of fresh rows: while the table is written to
+			// there is no end of them.
+			againAt = time.Now().Add(markRetry)
+		}
 		if _, stuck := s.marks.counts(); stuck == 0 {
 			if !stuckSince.IsZero() && !reported.IsZero() {
 				s.status.rowLocked("")

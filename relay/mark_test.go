@@ -1,0 +1,61 @@
+package relay
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+// locking is an outbox with one row that somebody holds until a moment.
+type locking struct {
+	Table
+	until  time.Time
+	marked time.Time // when the row was
+}
+
+// Mark implements Table.
+func (l *locking) Mark(_ context.Context, rows []cdc.Mark) ([]cdc.MarkState, error) {
+	states := make([]cdc.MarkState, len(rows))
+	for i, m := range rows {
+		switch {
+		case m.ID != "held":
+		case time.Now().Before(l.until):
+			states[i] = cdc.MarkLocked
+		default:
+			l.marked = time.Now()
+		}
+	}
+	return states, nil
+}
+
+// Locker implements Table.
+func (l *locking) Locker(context.Context, string) (string, error) { return "somebody", nil }
+
+// A row that was locked is marked when it is let go, also while rows keep
+// coming: nothing beyond it is confirmed.
+func TestLockedRowIsTriedAgainUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &locking{until: time.Now().Add(10 * time.Second)}
+		s := &streaming{
+			Relay: New(Config{Table: table}), marks: newMarks(1 << 20),
+			published: make(chan struct{}), marked: make(chan struct{}),
+		}
+		ended := make(chan error)
+		go func() { ended <- s.mark(t.Context()) }()
+		s.marks.add(cdc.Mark{ID: "held", LSN: 1})
+		for i := range 1000 { // of 20 ms: 20 s
+			s.marks.add(cdc.Mark{ID: "other", LSN: cdc.LSN(i + 2)})
+			time.Sleep(20 * time.Millisecond)
+		}
+		close(s.published)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if late := table.marked.Sub(table.until); table.marked.IsZero() || late > time.Second {
+			t.Errorf("the row was marked %s after it was let go", late)
+		}
+	})
+}
