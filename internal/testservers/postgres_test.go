@@ -140,6 +140,17 @@ func TestSmartStopWaitsForClientsAndGoesOnAfterItsDeadline(t *testing.T) {
 	eventually(t, "wait for the server to leave", func() bool { return !pg.Running() })
 }
 
+func TestPostgresThatAsksForAPasswordCounts(t *testing.T) {
+	pg := StartPostgres(t, PostgresOptions{})
+	if err := os.WriteFile(filepath.Join(pg.DataDir(), "pg_hba.conf"), []byte("host all all all scram-sha-256\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pg.Restart("fast")
+	if err := pg.Exec(t.Context(), "postgres", "SELECT 1"); err == nil {
+		t.Error("it let us in without one")
+	}
+}
+
 func TestStopModesAreChecked(t *testing.T) {
 	pg := StartPostgres(t, PostgresOptions{})
 	if err := pg.TryStop(t.Context(), "gently"); err == nil {
