@@ -35,11 +35,12 @@ func main() {
 // limitMemory keeps the process small: the collector normally lets the heap
 // double, which the queues of a relay that waits for Redis make tens of
 // megabytes of garbage. The limit is soft, so nothing fails beyond it, and
-// GOMEMLIMIT sets another.
+// GOMEMLIMIT sets another. The program's own pages, 16 MiB, come on top, and
+// the whole is to stay below 64 MiB.
 // https://go.dev/doc/gc-guide#Memory_limit
 func limitMemory(getenv func(string) string) {
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(48 << 20)
+		debug.SetMemoryLimit(40 << 20)
 	}
 }
 

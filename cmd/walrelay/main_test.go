@@ -149,7 +149,7 @@ func TestMemoryIsLimitedUnlessToldOtherwise(t *testing.T) {
 		t.Errorf("with GOMEMLIMIT set, the limit became %d", got)
 	}
 	limitMemory(func(string) string { return "" })
-	if got := debug.SetMemoryLimit(-1); got != 48<<20 {
-		t.Errorf("the limit is %d, want 48 MiB", got)
+	if got := debug.SetMemoryLimit(-1); got != 40<<20 {
+		t.Errorf("the limit is %d, want 40 MiB", got)
 	}
 }
