@@ -103,11 +103,10 @@ func TestCreationSaysWhatItWaitsFor(t *testing.T) {
 		})
 	})
 	t.Run("a prepared transaction", func(t *testing.T) {
-		other.exec(`BEGIN; INSERT INTO outbox (payload) VALUES ('x'); PREPARE TRANSACTION 'it''s'`)
-		create(t, `prepared transaction "it's" (user "postgres", database "`+database+`", open since 20`,
-			`in database "`+database+`": COMMIT PREPARED 'it''s'; or ROLLBACK PREPARED 'it''s';`, func() {
-				other.exec(`ROLLBACK PREPARED 'it''s'`)
-			})
+		other.exec(`BEGIN; INSERT INTO outbox (payload) VALUES ('x'); PREPARE TRANSACTION E'it''s \\ old'`)
+		rollback := `ROLLBACK PREPARED E'it''s \\ old';`
+		create(t, `prepared transaction "it's \\ old" (user "postgres", database "`+database+`", open since 20`,
+			`in database "`+database+`": COMMIT PREPARED E'it''s \\ old'; or `+rollback, func() { other.exec(rollback) })
 	})
 	t.Run("of a user whose times are hidden", func(t *testing.T) {
 		cfg := w.cfg
@@ -157,13 +156,14 @@ func TestCreationOnAFrozenServer(t *testing.T) {
 	s := w.openSource(source)
 	s.askTimeout = 200 * time.Millisecond
 	frozen := false
-	_, err := s.CreateTemporary(w.ctx(), func(string) {
+	ctx := w.ctx()
+	_, err := s.CreateTemporary(ctx, func(string) {
 		if !frozen {
 			w.Freeze()
 			frozen = true
 		}
 	})
-	if err == nil || w.ctx().Err() != nil {
+	if err == nil || ctx.Err() != nil {
 		t.Errorf("got %v, want a time-out", err)
 	}
 	s.Close()
@@ -195,6 +195,19 @@ func TestSlotsRunOut(t *testing.T) {
 	}
 	_, err = s.snapshot("x", nil, err)
 	wantFault(t, err, nil, "max_replication_slots")
+}
+
+func TestKeepVerifiesTheCopy(t *testing.T) {
+	w := onCommon(t)
+	s := w.open()
+	snap, err := s.CreateTemporary(w.ctx(), func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap.Consistent++
+	if err := s.Keep(w.ctx(), snap); err == nil {
+		t.Error("a slot that begins elsewhere than the snapshot ends was kept")
+	}
 }
 
 func TestKeepWithoutTheTemporarySlot(t *testing.T) {

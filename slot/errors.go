@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strings"
 	"syscall"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/stagedoor/walrelay/cdc"
@@ -70,7 +73,7 @@ func shutdown(err error) bool {
 // counts: that is what a crash looks like. A time-out does not.
 func farewell(err error) error {
 	switch code := pg.Code(err); {
-	case err == nil || pgconn.Timeout(err):
+	case err == nil:
 		return nil
 	case code == codeAdminShutdown:
 		return fmt.Errorf("%w: it ended the connection (a shutdown, or pg_terminate_backend): %w", ErrShutdown, err)
@@ -89,49 +92,84 @@ func farewell(err error) error {
 
 // connectError explains why a connection was refused. What passes by itself
 // comes back as it is; what an operator has to change is a fault.
-func connectError(err error, user string, replication bool) error {
+func connectError(err error, cfg *pgx.ConnConfig, replication bool) error {
 	if errors.Is(err, pg.ErrPooler) {
-		return poolerFault(err)
+		return poolerFault(refusal(err))
 	}
-	role := cdc.QuoteIdent(user)
+	said := refusal(err)
+	role := cdc.QuoteIdent(cfg.User)
 	switch pg.Code(err) {
 	case codeFeatureNotSupported, codeProtocolViolation:
 		// How poolers refuse what they do not know; PostgreSQL never does.
-		return poolerFault(err)
+		return poolerFault(said)
 	case codeInsufficientPrivilege:
 		if replication {
-			return replicationFault(user, err)
+			return replicationFault(cfg.User, said)
 		}
 		return &fault.Error{
 			Problem: fmt.Sprintf("the role %s may not connect to the database", role),
-			Fix:     fmt.Sprintf("GRANT CONNECT ON DATABASE … TO %s;", role),
-			Err:     err,
+			Fix:     fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", cdc.QuoteIdent(database(cfg)), role),
+			Err:     said,
 		}
 	case codeInvalidAuthorization:
 		return &fault.Error{
 			Problem: fmt.Sprintf("PostgreSQL does not let the role %s in", role),
-			Fix:     "create the role, or add a line for it to pg_hba.conf and SELECT pg_reload_conf(); it also needs " + replicationSQL(user),
-			Err:     err,
+			Fix:     "create the role, or add a line for it to pg_hba.conf and SELECT pg_reload_conf(); it also needs " + replicationSQL(cfg.User),
+			Err:     said,
 		}
 	case codeInvalidPassword:
 		return &fault.Error{
 			Problem: fmt.Sprintf("PostgreSQL refused the password of the role %s", role),
 			Fix:     "correct the password in --postgres or in the password file",
-			Err:     err,
+			Err:     said,
 		}
 	case codeInvalidCatalogName:
-		return &fault.Error{Problem: "the database of --postgres does not exist", Fix: "correct --postgres", Err: err}
+		return &fault.Error{
+			Problem: fmt.Sprintf("the database %s does not exist", cdc.QuoteIdent(database(cfg))),
+			Fix:     "correct --postgres",
+			Err:     said,
+		}
 	case codeTooManyConnections:
 		return &fault.Error{
 			Problem: "PostgreSQL has no connection left for the relay",
 			Fix:     "raise max_wal_senders or max_connections and restart PostgreSQL, or end connections that nobody needs",
-			Err:     err,
+			Err:     said,
 		}
 	}
+	err = &attemptsError{err}
 	if gone := farewell(err); gone != nil {
 		return gone
 	}
 	return err
+}
+
+// refusal is what a server said to a connection attempt, without the list of
+// all attempts that the driver makes of it.
+func refusal(err error) error {
+	var said *pgconn.PgError
+	if errors.As(err, &said) {
+		return said
+	}
+	return err
+}
+
+// attemptsError is the driver's list of attempts in one line. Where encryption
+// is preferred an address is tried twice and fails twice in the same way.
+type attemptsError struct{ err error }
+
+func (e *attemptsError) Unwrap() error { return e.err }
+
+func (e *attemptsError) Error() string {
+	var lines []string
+	for line := range strings.Lines(e.err.Error()) {
+		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 1 {
+		return lines[0]
+	}
+	return lines[0] + " " + strings.Join(lines[1:], ", ")
 }
 
 func replicationFault(user string, cause error) error {

@@ -43,8 +43,8 @@ func (h Holder) Command() string {
 	return fmt.Sprintf("SELECT pg_terminate_backend(%d);", h.PID)
 }
 
-// A transaction holds an exclusive lock on its own id. A prepared one holds it
-// without a process. pg_locks shows them to every role and in every database,
+// A transaction holds an exclusive lock on its own id, a prepared one without a
+// process; who waits for it asks for a shared one. pg_locks shows them to every role and in every database,
 // pg_stat_activity does not.
 const holderColumns = `
 	coalesce(holder.pid, 0), coalesce(p.gid, ''),
@@ -56,7 +56,7 @@ const waitSQL = `
 	SELECT waiter.locktype, ` + holderColumns + `
 	FROM pg_locks waiter
 	LEFT JOIN pg_locks holder ON holder.locktype = 'transactionid' AND holder.mode = 'ExclusiveLock'
-		AND holder.granted AND holder.transactionid = waiter.transactionid
+		AND holder.transactionid = waiter.transactionid
 	LEFT JOIN pg_stat_activity a ON a.pid = holder.pid
 	LEFT JOIN pg_prepared_xacts p ON holder.pid IS NULL AND p.transaction = waiter.transactionid
 	WHERE waiter.pid = $1 AND NOT waiter.granted LIMIT 1`
@@ -68,7 +68,7 @@ const oldestSQL = `
 	FROM pg_locks holder
 	LEFT JOIN pg_stat_activity a ON a.pid = holder.pid
 	LEFT JOIN pg_prepared_xacts p ON holder.pid IS NULL AND p.transaction = holder.transactionid
-	WHERE holder.locktype = 'transactionid' AND holder.mode = 'ExclusiveLock' AND holder.granted
+	WHERE holder.locktype = 'transactionid' AND holder.mode = 'ExclusiveLock'
 		AND coalesce(a.xact_start, p.prepared, '-infinity') < clock_timestamp() - make_interval(secs => $1)
 	ORDER BY age(holder.transactionid) DESC LIMIT 1`
 

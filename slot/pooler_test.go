@@ -1,6 +1,7 @@
 package slot
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/url"
@@ -16,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stagedoor/walrelay/internal/pg"
+	"github.com/stagedoor/walrelay/internal/testservers"
 )
 
 func isError(err, target error) bool { return errors.Is(err, target) }
@@ -99,6 +101,24 @@ func TestPoolerIsRefused(t *testing.T) {
 		w.cfg.Conn = w.parse(w.pooler("ignore_startup_parameters = replication"))
 		_, err := w.source().Open(w.ctx())
 		wantFault(t, err, pg.ErrPooler, "--postgres")
+	})
+	t.Run("lets replication through", func(t *testing.T) {
+		// As PgBouncer does from 1.23 on: it introduces itself with a process
+		// id of its own.
+		w := w.fresh(t, w.cfg)
+		proxy := testservers.StartProxy(t, w.Addr())
+		w.cfg.Conn = w.parse(strings.Replace(w.dsn, w.Addr(), proxy.Addr(), 1))
+		proxy.OnReply(func(piece []byte) bool {
+			if i := bytes.Index(piece, []byte{'K', 0, 0, 0, 12}); i >= 0 {
+				piece[i+5] ^= 1
+			}
+			return false
+		})
+		_, err := w.source().Open(w.ctx())
+		wantFault(t, err, pg.ErrPooler, "--postgres")
+		if !strings.Contains(err.Error(), "replication connection") {
+			t.Errorf("it was noticed too late: %v", err)
+		}
 	})
 	t.Run("stands before the ordinary connection only", func(t *testing.T) {
 		w := w.fresh(t, w.cfg)

@@ -75,7 +75,7 @@ func (s *Session) open(ctx context.Context) error {
 	s.wire = wire
 	conn, err := pg.ConnectReplication(ctx, cfg)
 	if err != nil {
-		return connectError(err, s.cfg.Conn.User, true)
+		return connectError(err, s.cfg.Conn, true)
 	}
 	s.repl = conn
 	if err := s.identify(ctx); err != nil {
@@ -134,7 +134,7 @@ func dial(ctx context.Context, cfg *pgx.ConnConfig) (*ordinary, error) {
 	conn, err := pg.Connect(ctx, c)
 	if err != nil {
 		wire.cut()
-		return nil, connectError(err, cfg.User, false)
+		return nil, connectError(err, cfg, false)
 	}
 	return &ordinary{conn: conn, wire: wire}, nil
 }

@@ -3,6 +3,7 @@ package slot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -66,6 +67,21 @@ func TestOpenRefuses(t *testing.T) {
 	t.Run("a role that may not connect", func(t *testing.T) {
 		_, err := dial(w.ctx(), w.parse(w.as(stranger)))
 		wantFault(t, err, nil, "GRANT CONNECT ON DATABASE")
+		w.exec(fault.As(err).Fix)
+		if conn, err := dial(w.ctx(), w.parse(w.as(stranger))); err != nil {
+			t.Errorf("after the fix: %v", err)
+		} else {
+			conn.close()
+		}
+	})
+	t.Run("several servers that are away", func(t *testing.T) {
+		w := &world{t: t, Postgres: w.Postgres, dsn: w.dsn, cfg: w.cfg}
+		w.cfg.Conn = w.parse("host=127.0.0.1,localhost port=1,2 user=postgres sslmode=prefer")
+		_, err := w.source().Open(w.ctx())
+		text := fmt.Sprint(err)
+		if fault.As(err) != nil || strings.Contains(text, "\n") || strings.Count(text, "127.0.0.1:1 ") != 1 || !strings.Contains(text, ":2 (localhost)") {
+			t.Errorf("it says %q, want each server once, in one line", text)
+		}
 	})
 }
 
@@ -184,17 +200,18 @@ func TestBothConnectionsGoToOneServer(t *testing.T) {
 	}
 }
 
+// The name is what a certificate is checked against.
 func TestPinKeepsNamesAndSockets(t *testing.T) {
 	w := onCommon(t)
-	for _, dsn := range []string{
-		w.as("", "host", "localhost", "sslmode", "prefer"),
-		w.as("", "host", w.SocketDir()),
+	port := itoa(w.Port())
+	for _, test := range []struct{ host, port, want string }{
+		{"localhost", port, "localhost"},
+		{w.SocketDir(), port, w.SocketDir()},
+		{"127.0.0.1,localhost", "1," + port, "localhost"},
 	} {
-		u := strings.Replace(dsn, w.Addr(), "", 1) + "&port=" + itoa(w.Port())
-		w.cfg.Conn = w.parse(u)
-		s := w.open()
-		if got, want := s.ordinary.conn.Config().Host, w.cfg.Conn.Host; got != want {
-			t.Errorf("the second connection goes to %s, want %s: the certificate is checked against the name", got, want)
+		w.cfg.Conn = w.parse(strings.Replace(w.as("", "host", test.host, "port", test.port, "sslmode", "prefer"), w.Addr(), "", 1))
+		if got := w.open().ordinary.conn.Config().Host; got != test.want {
+			t.Errorf("from %s the second connection goes to %s, want %s", test.host, got, test.want)
 		}
 	}
 }

@@ -126,10 +126,10 @@ func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) 
 			return cdc.Frame{}, false, nil
 		}
 		msg, err := st.conn.ReceiveMessage(context.Background())
-		if pgconn.Timeout(err) {
-			return cdc.Frame{}, false, nil
-		}
 		if err != nil {
+			if pgconn.Timeout(err) {
+				return cdc.Frame{}, false, nil
+			}
 			return cdc.Frame{}, false, st.streamError(err)
 		}
 		switch msg := msg.(type) {

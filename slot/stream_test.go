@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/pg"
 	"github.com/stagedoor/walrelay/internal/testservers"
@@ -414,6 +416,7 @@ func TestServerStopsInOrder(t *testing.T) {
 // Closing is bounded whatever the server does.
 func TestCloseOfAFrozenServer(t *testing.T) {
 	w := newWorld(t, nil)
+	before := goleak.IgnoreCurrent()
 	s, _ := w.stream()
 	s.askTimeout = 100 * time.Millisecond
 	w.Freeze()
@@ -422,6 +425,9 @@ func TestCloseOfAFrozenServer(t *testing.T) {
 		t.Error("a frozen server told the time")
 	}
 	s.Close()
+	if err := goleak.Find(before); err != nil {
+		t.Errorf("after Close: %v", err)
+	}
 }
 
 func TestParseFrame(t *testing.T) {
@@ -435,5 +441,23 @@ func TestParseFrame(t *testing.T) {
 		if f, err := parseFrame(bad); err == nil {
 			t.Errorf("read %+v from %q", f, bad)
 		}
+	}
+}
+
+// A busy table sends many thousand messages a second.
+func TestMessageCostsNoMemory(t *testing.T) {
+	w := onCommon(t)
+	_, st := w.stream()
+	const rows = 5000
+	w.exec(`INSERT INTO outbox (payload) SELECT repeat('x', 100) FROM generate_series(1, ` + itoa(rows) + `)`)
+	receiveInsert(t, st)
+	deadline := time.Now().Add(soon)
+	allocs := testing.AllocsPerRun(rows-100, func() {
+		if _, ok, err := st.Receive(deadline); !ok || err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs > 0 {
+		t.Errorf("each message costs %v allocations", allocs)
 	}
 }

@@ -98,10 +98,8 @@ func (w *wire) pin(cfg *pgx.ConnConfig) *pgx.ConnConfig {
 	})
 	c.Host, c.Port, c.TLSConfig = host, port, entries[0].TLSConfig
 	c.Fallbacks = entries[1:]
-	if w.network != "unix" {
-		address := w.address
-		c.LookupFunc = func(context.Context, string) ([]string, error) { return []string{address}, nil }
-	}
+	address := w.address
+	c.LookupFunc = func(context.Context, string) ([]string, error) { return []string{address}, nil } // not asked for a socket
 	return c
 }
 
