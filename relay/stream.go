@@ -60,7 +60,6 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
 
 	s := &streaming{
 		Relay:         r,
@@ -80,22 +79,44 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 
 	// What is in flight outlives a stop, for as long as the shutdown may take.
 	group, flight := errgroup.WithContext(r.kill)
-	defer context.AfterFunc(flight, conn.Interrupt)()
-	defer context.AfterFunc(ctx, func() {
+	released := after(flight, conn.Interrupt)
+	watched := after(ctx, func() {
 		if r.stop.Err() != nil {
 			conn.Interrupt()
 		} else {
 			conn.Close()
 		}
-	})()
+	})
 	group.Go(func() error { return s.read(flight) })
 	group.Go(func() error { return s.publish(flight) })
 	group.Go(func() error { return s.mark(flight) })
 	err = group.Wait()
+	released()
+	watched()
+	if err != nil {
+		conn.Close()
+	}
+	// After a stop the session ends the stream in order: hung up on, the server
+	// may not read the last status, and holds the slot for a moment more.
 	if ctx.Err() != nil && r.stop.Err() == nil {
 		return context.Cause(ctx) // hung up on purpose: that is the reason
 	}
 	return err
+}
+
+// after calls fn when ctx is done. The function that it returns ends that, and
+// waits for fn where it has begun.
+func after(ctx context.Context, fn func()) (end func()) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		fn()
+	})
+	return func() {
+		if !stop() {
+			<-done
+		}
+	}
 }
 
 // read receives until the relay stops, the connection ends, or flight does.
