@@ -32,7 +32,6 @@ func samples() map[string][2]string {
 		"column-created-at":   {"at", ""},
 		"column-published-at": {"sent", ""},
 		"field":               {"id=id,body=payload", "id=id"},
-		"heal-margin":         {"2h", "30m"},
 	}
 }
 

@@ -54,8 +54,7 @@ func standby(err error) error {
 // table plugs package outbox into the relay.
 type table struct {
 	*outbox.Table
-	id         string // the id column
-	healMargin time.Duration
+	id string // the id column
 }
 
 // Check implements relay.Table.
@@ -80,7 +79,9 @@ func (t table) Fields() []relay.FieldInfo {
 
 // Candidates implements relay.Table.
 func (t table) Candidates(ctx context.Context, s cdc.Snapshot, since cdc.Since) (relay.Candidates, error) {
-	opened, err := t.Table.Candidates(ctx, s.Name, since, t.healMargin)
+	// The margin is for rows that may have been published before: so far a
+	// backfill is always the first one, which looks at all rows.
+	opened, err := t.Table.Candidates(ctx, s.Name, since, 0)
 	if err != nil {
 		return nil, err
 	}
