@@ -52,7 +52,8 @@
 //
 // Rows are marked after they are appended and before they are confirmed (see
 // marks). So a row that is confirmed and not marked was missed, whatever the
-// reason.
+// reason. It shows by the age of the oldest unmarked row, of which health makes
+// a critical one; nothing is put back yet without an operator.
 //
 // # Who does what
 //
