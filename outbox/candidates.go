@@ -38,9 +38,9 @@ type Candidates struct {
 // Candidates opens the rows that a backfill has to look at, as the exported
 // snapshot sees them. Those are the rows that nobody has marked, and those that
 // were marked at or after since.Time, less ten seconds unless since.First is
-// set: Redis may have lost them. Without marks (MarkNone) it is of these only the rows that were created
-// after since.Time less margin, unless since.First is set or the table has no
-// creation time.
+// set: Redis may have lost them. Without marks (MarkNone) it is of these only
+// the rows that were created after since.Time less margin, unless since.First is
+// set or the table has no creation time.
 //
 // The snapshot is held until Close, and keeps vacuum from removing rows.
 func (t *Table) Candidates(ctx context.Context, snapshot string, since cdc.Since, margin time.Duration) (*Candidates, error) {

@@ -50,6 +50,10 @@ func (m Mapping) EntryFields() []FieldColumn {
 	}
 }
 
+// MaxFields is how many fields an entry may have: whoever looks for an entry on
+// the stream keeps the set of its fields in 64 bits.
+const MaxFields = 64
+
 // Validate names the flag of a name that is missing or given twice.
 func (m Mapping) Validate() error {
 	if m.ID == "" {
@@ -60,6 +64,9 @@ func (m Mapping) Validate() error {
 	}
 	if len(m.Fields) == 0 && m.Payload == "" {
 		return errors.New("--column-payload: want the name of a column, or name an entry's fields with --field NAME=COLUMN")
+	}
+	if len(m.Fields) > MaxFields {
+		return fmt.Errorf("--field: %d fields are given; want at most %d", len(m.Fields), MaxFields)
 	}
 	seen := map[string]bool{}
 	for _, f := range m.Fields {

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -24,6 +25,8 @@ func TestMappingNamesTheFlagOfAMistake(t *testing.T) {
 		{"field without name", func(m *Mapping) { m.Fields = []FieldColumn{{"", "x"}} }, "--field:"},
 		{"field without column", func(m *Mapping) { m.Fields = []FieldColumn{{"x", ""}} }, "--field:"},
 		{"field twice", func(m *Mapping) { m.Fields = []FieldColumn{{"a", "x"}, {"a", "y"}} }, "--field:"},
+		{"as many fields as may be", func(m *Mapping) { m.Fields = manyFields(MaxFields) }, ""},
+		{"more fields", func(m *Mapping) { m.Fields = manyFields(MaxFields + 1) }, "--field:"},
 		{"id as time", func(m *Mapping) { m.CreatedAt = m.ID }, "--column-created-at:"},
 		{"one column for both times", func(m *Mapping) { m.PublishedAt = m.CreatedAt }, "--column-published-at:"},
 	} {
@@ -37,6 +40,14 @@ func TestMappingNamesTheFlagOfAMistake(t *testing.T) {
 			t.Errorf("%s: error %v, want one that starts with %s", test.name, err, test.want)
 		}
 	}
+}
+
+func manyFields(n int) []FieldColumn {
+	fields := make([]FieldColumn, n)
+	for i := range fields {
+		fields[i] = FieldColumn{"field" + strconv.Itoa(i), "x"}
+	}
+	return fields
 }
 
 func TestEntryFieldsFollowTheMappedColumns(t *testing.T) {

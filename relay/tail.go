@@ -42,7 +42,7 @@ type tail struct {
 	limit       int    // entries in memory at a time
 
 	entries map[fingerprint]struct{}
-	masks   map[uint64]struct{} // the sets of our fields that entries have
+	masks   map[uint64]struct{} // the sets of our fields that entries have; of 64 at most
 	found   []uint64            // bits, by row
 
 	// trimmed says that entries of this time may have been deleted.
