@@ -231,6 +231,9 @@ func (s *Session) startError(err error, slot *cdc.Slot) error {
 // streamError is the sentence for an error in the middle of streaming.
 func (st *Stream) streamError(err error) error {
 	name := st.slot
+	if st.wire.ctx.Err() != nil {
+		return errHungUp
+	}
 	switch pg.Code(err) {
 	case codeUndefinedObject:
 		// pgoutput looks its publication up at the first change, in the

@@ -1,6 +1,7 @@
 package slot
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,7 +37,7 @@ func TestStandby(t *testing.T) {
 	}
 	wantFault(t, s.EnsurePublication(w.ctx(), true), ErrPublication, "(on the primary)")
 	seen := w.watch(w.monitor(), nil, nil).until("there is a sample", works)
-	if seen.WALEnd == 0 || isError(seen.Problem, ErrSynchronous) {
+	if seen.WALEnd == 0 || errors.Is(seen.Problem, ErrSynchronous) {
 		t.Errorf("the sample is %+v", seen)
 	}
 }

@@ -2,7 +2,6 @@ package slot
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -20,8 +19,6 @@ import (
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
 
-func isError(err, target error) bool { return errors.Is(err, target) }
-
 // pooler starts PgBouncer in transaction mode before the server, and returns
 // the connection string of the same database through it.
 func (w *world) pooler(settings ...string) string {
@@ -32,10 +29,9 @@ func (w *world) pooler(settings ...string) string {
 	}
 	w.t.Cleanup(func() { os.RemoveAll(dir) })
 	ini := filepath.Join(dir, "pgbouncer.ini")
-	conf := fmt.Sprintf("[databases]\n* = host=127.0.0.1 port=%d\n[pgbouncer]\npool_mode = transaction\n"+
-		"listen_addr =\nunix_socket_dir = %s\nlisten_port = 6432\nauth_type = any\nauth_file =\n%s\n",
+	conf := fmt.Sprintf("[databases]\n* = host=127.0.0.1 port=%d user=postgres\n[pgbouncer]\npool_mode = transaction\n"+
+		"listen_addr =\nunix_socket_dir = %s\nlisten_port = 6432\nauth_type = any\n%s\n",
 		w.Port(), dir, strings.Join(settings, "\n"))
-	conf = strings.Replace(conf, "* = ", "* = user=postgres ", 1)
 	if err := os.WriteFile(ini, []byte(conf), 0o644); err != nil {
 		w.t.Fatal(err)
 	}

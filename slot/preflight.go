@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/fault"
@@ -34,6 +35,9 @@ func (s *Session) preflight(ctx context.Context) error {
 	if s.senderTimeout, err = milliseconds(row[2]); err != nil {
 		return fmt.Errorf("read wal_sender_timeout: %w", err)
 	}
+	if err := s.shortenSilence(ctx); err != nil {
+		return err
+	}
 
 	var pid uint32
 	var together bool
@@ -63,6 +67,27 @@ func (s *Session) preflight(ctx context.Context) error {
 		return nil // nobody's commits wait for a client of a standby
 	}
 	return synchronousFault(names, application)
+}
+
+// senderPatience is the longest wal_sender_timeout of our own connection.
+const senderPatience = 20 * time.Second
+
+// shortenSilence bounds wal_sender_timeout for this connection, which everybody
+// may do. While a server decodes a large transaction of other tables it looks at
+// its connection only when half of the time has passed, and says nothing before:
+// with a long one, or none, it cannot be told from a server that is gone. A
+// relay that is gone is noticed earlier, too, so that another one gets the slot.
+// https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-WAL-SENDER-TIMEOUT
+func (s *Session) shortenSilence(ctx context.Context) error {
+	if s.senderTimeout > 0 && s.senderTimeout <= senderPatience {
+		return nil
+	}
+	_, err := s.command(ctx, fmt.Sprintf("SELECT set_config('wal_sender_timeout', '%d', false)", senderPatience.Milliseconds()))
+	if err != nil {
+		return s.commandError("bound wal_sender_timeout on the replication connection", err)
+	}
+	s.senderTimeout = senderPatience
+	return nil
 }
 
 // synchronousFault is the fault if commits would wait for a client of the name.

@@ -40,8 +40,8 @@ type Session struct {
 func (s *Session) Server() cdc.Server { return s.server }
 
 // SenderTimeout is wal_sender_timeout as in force on the replication
-// connection: the server hangs up on a client that is silent for so long.
-// Zero is never.
+// connection: the server hangs up on a client that is silent for so long. It is
+// that of the server, but never endless, and 20 seconds at most.
 func (s *Session) SenderTimeout() time.Duration { return s.senderTimeout }
 
 // Slot returns the slot, or nil when there is none. A slot of our name that is

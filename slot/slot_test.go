@@ -2,11 +2,14 @@ package slot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -233,7 +236,7 @@ func wantFault(t *testing.T, err, sentinel error, fix string) {
 	if f == nil {
 		t.Fatalf("got %v, want a fault", err)
 	}
-	if sentinel != nil && !isError(err, sentinel) {
+	if sentinel != nil && !errors.Is(err, sentinel) {
 		t.Errorf("%v does not wrap %q", err, sentinel)
 	}
 	if !strings.Contains(f.Fix, fix) {
@@ -250,4 +253,13 @@ func (w *world) version() int {
 		w.t.Fatal(err)
 	}
 	return n
+}
+
+// chown gives a file to the owner of another.
+func chown(t *testing.T, file string, like os.FileInfo) {
+	t.Helper()
+	stat := like.Sys().(*syscall.Stat_t)
+	if err := os.Chown(file, int(stat.Uid), int(stat.Gid)); err != nil {
+		t.Fatal(err)
+	}
 }
