@@ -28,6 +28,8 @@ type Session interface {
 	// another process was faster.
 	Start(ctx context.Context) (Stream, error)
 	// SenderTimeout is the server's patience with a silent client; 0 is endless.
+	// A server that decodes a large transaction of other tables is silent itself
+	// for up to half of it, which has to be less than the relay's own patience.
 	SenderTimeout() time.Duration
 	SlotMaker
 	Close()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
 	"github.com/stagedoor/walrelay/outbox"
 	"github.com/stagedoor/walrelay/relay"
 	"github.com/stagedoor/walrelay/slot"
@@ -30,9 +31,33 @@ type session struct{ *slot.Session }
 func (s session) Start(ctx context.Context) (relay.Stream, error) {
 	started, err := s.Session.Start(ctx)
 	if err != nil {
-		return nil, standby(err)
+		return nil, lost(standby(err))
 	}
-	return started, nil
+	return stream{started}, nil
+}
+
+type stream struct{ *slot.Stream }
+
+// Receive implements relay.Stream.
+func (s stream) Receive(deadline time.Time) (cdc.Frame, bool, error) {
+	frame, ok, err := s.Stream.Receive(deadline)
+	if err != nil {
+		err = lost(err)
+	}
+	return frame, ok, err
+}
+
+// lost says of rows that the slot does not deliver what an operator has to do:
+// no retry brings them.
+func lost(err error) error {
+	if !errors.Is(err, slot.ErrSlotLost) && !errors.Is(err, slot.ErrPublication) {
+		return err
+	}
+	return &fault.Error{
+		Problem: "rows are missing between the stream and the slot",
+		Err:     err,
+		Fix:     "stop walrelay, run `walrelay teardown` and start it again: it backfills the rows that are not marked as published",
+	}
 }
 
 // Drop implements relay.SlotMaker.
