@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
@@ -166,7 +165,7 @@ func (b *backfilling) publish(ctx context.Context, snapshot cdc.Snapshot) error 
 	}
 	defer rows.Close()
 	var oldest time.Time
-	settled := b.keepBeating()
+	settled := keepBeating(b.beat)
 	b.total, oldest, err = rows.Count(ctx)
 	settled()
 	if err != nil {
@@ -181,11 +180,14 @@ func (b *backfilling) publish(ctx context.Context, snapshot cdc.Snapshot) error 
 		return err
 	}
 	for more := true; more; {
-		if more, err = tail.load(ctx); err != nil {
+		settled := keepBeating(b.beat)
+		more, err = tail.load(ctx)
+		settled()
+		if err != nil {
 			return err
 		}
 		row := 0
-		settled := b.keepBeating()
+		settled = keepBeating(b.beat)
 		err = rows.Each(ctx, func(ev cdc.Event, marked bool) error {
 			settled()
 			on := tail.has(row, ev)
@@ -210,27 +212,6 @@ func (b *backfilling) publish(ctx context.Context, snapshot cdc.Snapshot) error 
 	}
 	b.log.Info("backfilled", "rows", b.seen, "appended", b.appended, "found_on_stream", b.found, "deleted_from_stream", b.trimmed)
 	return nil
-}
-
-// keepBeating beats while PostgreSQL counts or sorts, which is not a loop that
-// stands still. The function it returns ends that; it may be called again.
-func (b *backfilling) keepBeating() (settled func()) {
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(stampEvery):
-				b.beat()
-			}
-		}
-	}()
-	return sync.OnceFunc(func() {
-		close(stop)
-		<-stopped
-	})
 }
 
 // row decides about one candidate.
@@ -352,7 +333,9 @@ func (b *backfilling) markDue(ctx context.Context) error {
 		for i := range rows {
 			rows[i] = b.pending[i].Mark
 		}
+		settled := keepBeating(b.beat)
 		states, err := b.cfg.Table.Mark(ctx, rows)
+		settled()
 		if errors.Is(err, ErrMarkRefused) {
 			b.status.marksFailed(err, true)
 			b.complain("marking", err)

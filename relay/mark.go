@@ -50,7 +50,9 @@ func (s *streaming) mark(flight context.Context) error {
 
 		s.step(StepMark)
 		rows := s.marks.take(markBatch, again)
+		settled := keepBeating(beat)
 		states, err := s.cfg.Table.Mark(flight, rows)
+		settled()
 		if flight.Err() != nil {
 			return context.Cause(flight)
 		}

@@ -12,12 +12,14 @@ import (
 // locking is an outbox with one row that somebody holds until a moment.
 type locking struct {
 	Table
+	takes  time.Duration // each statement
 	until  time.Time
 	marked time.Time // when the row was
 }
 
 // Mark implements Table.
 func (l *locking) Mark(_ context.Context, rows []cdc.Mark) ([]cdc.MarkState, error) {
+	time.Sleep(l.takes)
 	states := make([]cdc.MarkState, len(rows))
 	for i, m := range rows {
 		switch {
@@ -56,6 +58,30 @@ func TestLockedRowIsTriedAgainUnderLoad(t *testing.T) {
 		}
 		if late := table.marked.Sub(table.until); table.marked.IsZero() || late > time.Second {
 			t.Errorf("the row was marked %s after it was let go", late)
+		}
+	})
+}
+
+// A statement that takes as long as it may is not a loop that stands still.
+func TestMarkerBeatsDuringASlowStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var longest time.Duration
+		last := time.Now()
+		beat := func() { longest, last = max(longest, time.Since(last)), time.Now() }
+		s := &streaming{
+			Relay: New(Config{
+				Table: &locking{takes: 35 * time.Second},
+				Loop:  func(string) (func(), func()) { return beat, func() {} },
+			}),
+			marks: newMarks(1 << 20), published: make(chan struct{}), marked: make(chan struct{}),
+		}
+		s.marks.add(cdc.Mark{ID: "slow", LSN: 1})
+		close(s.published)
+		if err := s.mark(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if longest > 10*time.Second || time.Since(last) > time.Second {
+			t.Errorf("no beat for %s", max(longest, time.Since(last)))
 		}
 	})
 }

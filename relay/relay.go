@@ -207,7 +207,9 @@ func (r *Relay) attempt(stop context.Context) error {
 
 func (r *Relay) judgeAndAct(ctx context.Context) error {
 	r.beat()
+	settled := keepBeating(r.beat)
 	session, err := r.cfg.Source.Open(ctx)
+	settled()
 	if err != nil {
 		return err
 	}
@@ -227,9 +229,11 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+	r.beat()
 	if err := r.cfg.Table.Check(ctx); err != nil {
 		return err
 	}
+	r.beat()
 	state, err := r.judge(ctx, session)
 	if err != nil {
 		return err
