@@ -19,6 +19,7 @@ type binding struct {
 	id        int
 	published int   // -1 for none
 	fields    []int // one an entry field
+	lacks     error // why no entry can be made of a row
 }
 
 // Event makes an entry of an inserted row. It is false for a row that needs
@@ -28,16 +29,12 @@ type binding struct {
 // The event holds copies: the values of an Insert live only until the next
 // Decode. Event may be called by one goroutine at a time.
 func (t *Table) Event(in *cdc.Insert) (cdc.Event, bool, error) {
-	if t.bound == nil || t.bound.relation != in.Relation {
-		b, err := t.bind(in.Relation)
-		if err != nil {
-			return cdc.Event{}, false, err
-		}
-		t.bound = b
+	b, ok, err := t.needsEntry(in)
+	if !ok || err != nil {
+		return cdc.Event{}, false, err
 	}
-	b := t.bound
-	if b.other || b.published >= 0 && !in.Values[b.published].Null {
-		return cdc.Event{}, false, nil
+	if b.lacks != nil {
+		return cdc.Event{}, false, b.lacks
 	}
 	ev, err := t.entry(b, in.Values)
 	if err != nil {
@@ -45,6 +42,35 @@ func (t *Table) Event(in *cdc.Insert) (cdc.Event, bool, error) {
 	}
 	ev.Position, ev.Commit = in.Position, in.Commit
 	return ev, true, nil
+}
+
+// ID is the id of an inserted row whose entry is on the stream already; false
+// where Event is. It needs no other column: the log has rows as the table was
+// when they were written, so that after a column was renamed no mapping fits
+// all of those that come again.
+func (t *Table) ID(in *cdc.Insert) (string, bool, error) {
+	b, ok, err := t.needsEntry(in)
+	if !ok || err != nil {
+		return "", false, err
+	}
+	if in.Values[b.id].Null {
+		return "", false, t.nullID()
+	}
+	return string(in.Values[b.id].Text), true, nil
+}
+
+// needsEntry finds the columns of a row, and is false for one that makes no
+// entry.
+func (t *Table) needsEntry(in *cdc.Insert) (*binding, bool, error) {
+	if t.bound == nil || t.bound.relation != in.Relation {
+		b, err := t.bind(in.Relation)
+		if err != nil {
+			return nil, false, err
+		}
+		t.bound = b
+	}
+	b := t.bound
+	return b, !b.other && (b.published < 0 || in.Values[b.published].Null), nil
 }
 
 // bind looks the columns up by their names: the table can change at any time,
@@ -73,8 +99,8 @@ func (t *Table) bind(rel *cdc.Relation) (*binding, error) {
 	}
 	for _, f := range t.fields {
 		i, err := find(f.Column)
-		if err != nil {
-			return nil, err
+		if err != nil && b.lacks == nil {
+			b.lacks = err
 		}
 		b.fields = append(b.fields, i)
 	}
@@ -103,16 +129,20 @@ const (
 	fieldBytes = int(unsafe.Sizeof(cdc.Field{}))
 )
 
+func (t *Table) nullID() error {
+	return &fault.Error{
+		Problem: fmt.Sprintf("a row of %s cannot be published", t.table),
+		Fix: fmt.Sprintf("name a column that is never NULL with --column-id, and ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
+			t.table, cdc.QuoteIdent(t.mapping.ID)),
+		Err: ErrNullID,
+	}
+}
+
 // entry copies a row: one allocation for the bytes of all fields, one for the
 // fields, one for the id.
 func (t *Table) entry(b *binding, values []cdc.Value) (cdc.Event, error) {
 	if values[b.id].Null {
-		return cdc.Event{}, &fault.Error{
-			Problem: fmt.Sprintf("a row of %s cannot be published", t.table),
-			Fix: fmt.Sprintf("name a column that is never NULL with --column-id, and ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
-				t.table, cdc.QuoteIdent(t.mapping.ID)),
-			Err: ErrNullID,
-		}
+		return cdc.Event{}, t.nullID()
 	}
 	size := 0
 	for _, i := range b.fields {

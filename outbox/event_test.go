@@ -137,3 +137,22 @@ func TestEventStopsAtWhatCannotBePublished(t *testing.T) {
 		}
 	}
 }
+
+// TestIDNeedsNoOtherColumn: rows of before a column was renamed come again, and
+// those of them that have their entry are only marked.
+func TestIDNeedsNoOtherColumn(t *testing.T) {
+	table := newTable(DefaultMapping())
+	if id, ok, err := table.ID(rowOf(public, "id", "7", "sort", "k")); id != "7" || !ok || err != nil {
+		t.Errorf("%q, %t, %v", id, ok, err)
+	}
+	if _, ok, err := table.ID(rowOf(public, "id", "7", "published_at", "2026-01-01")); ok || err != nil {
+		t.Errorf("a row that is marked already: %t, %v", ok, err)
+	}
+	if _, ok, err := table.ID(rowOf(public, "id", nil)); ok || !errors.Is(err, ErrNullID) {
+		t.Errorf("a row without an id: %t, %v", ok, err)
+	}
+	var missing *MissingColumnError
+	if _, ok, err := table.ID(rowOf(public, "kind", "k")); ok || !errors.As(err, &missing) || missing.Column != "id" {
+		t.Errorf("a table without the id: %t, %v", ok, err)
+	}
+}

@@ -31,6 +31,12 @@ func (oneColumn) Event(in *cdc.Insert) (cdc.Event, bool, error) {
 	return cdc.Event{Position: in.Position, Commit: in.Commit, ID: id, Bytes: len(id)}, id != "none of ours", nil
 }
 
+// ID implements Table.
+func (oneColumn) ID(in *cdc.Insert) (string, bool, error) {
+	id := string(in.Values[0].Text)
+	return id, id != "none of ours", nil
+}
+
 // script feeds a decoding with what the server sends, and shows what the
 // publisher would take off the queue.
 type script struct {

@@ -72,6 +72,8 @@ type Table interface {
 	Fields() []FieldInfo
 	// Event makes an entry of an inserted row; false for a row that needs none.
 	Event(in *cdc.Insert) (cdc.Event, bool, error)
+	// ID is the id of an inserted row that has its entry; false where Event is.
+	ID(in *cdc.Insert) (string, bool, error)
 	// Candidates opens the rows that a backfill has to look at.
 	Candidates(ctx context.Context, s cdc.Snapshot, since cdc.Since) (Candidates, error)
 	// Mark marks rows that are on the stream.

@@ -257,19 +257,40 @@ func (d *decoding) end(lsn cdc.LSN, serverTime time.Time) {
 }
 
 func (d *decoding) insert(in *cdc.Insert) error {
-	ev, ok, err := d.cfg.Table.Event(in)
+	var err error
+	if d.resume.Appended(in.Position) {
+		err = d.appended(in)
+	} else {
+		err = d.row(in)
+	}
 	if err != nil {
 		return fmt.Errorf("the row %d of transaction %d at %s cannot be published: %w", in.Position.Ordinal, in.Commit.XID, in.Commit.LSN, err)
 	}
-	switch {
-	case !ok:
-	case !d.resume.Appended(in.Position):
+	return nil
+}
+
+// row passes on a row that the stream lacks.
+func (d *decoding) row(in *cdc.Insert) error {
+	ev, ok, err := d.cfg.Table.Event(in)
+	if ok && err == nil {
 		d.queue.push(item{kind: itemRow, ev: ev, since: d.since})
-	case d.resume.Met():
-		d.status.skipped.Add(1)
-		d.skip(markOf(ev))
-	default:
-		d.hold(ev)
+	}
+	return err
+}
+
+// appended passes on a row that the stream has, or holds it until it is certain
+// that the stream has it.
+func (d *decoding) appended(in *cdc.Insert) error {
+	id, ok, err := d.cfg.Table.ID(in)
+	if !ok || err != nil {
+		return err
+	}
+	d.status.skipped.Add(1)
+	m := cdc.Mark{ID: id, XID: in.Commit.XID, LSN: in.Commit.LSN}
+	if d.resume.Met() || d.known == d.resume.Expected() {
+		d.skip(m)
+	} else {
+		d.hold(m)
 	}
 	return nil
 }
@@ -285,13 +306,7 @@ func (d *decoding) skip(m cdc.Mark) {
 // met: before that, this may be the WAL of another history, whose rows are not
 // on the stream at all. Holding is bounded: past the bound the rows are left,
 // and the relay reads the same WAL once more when it knows whose it is.
-func (d *decoding) hold(ev cdc.Event) {
-	d.status.skipped.Add(1)
-	m := markOf(ev)
-	if d.known == d.resume.Expected() {
-		d.skip(m)
-		return
-	}
+func (d *decoding) hold(m cdc.Mark) {
 	d.heldSize += markBytes(m)
 	if d.heldSize > d.cfg.MarkQueueBytes/4 {
 		d.held = nil
