@@ -372,6 +372,12 @@ func (b *backfilling) markDue(ctx context.Context) error {
 
 // finish lets the slot begin where the snapshot ended.
 func (b *backfilling) finish(ctx context.Context, snapshot cdc.Snapshot) error {
+	// A slot that somebody made meanwhile may begin before the snapshot, and
+	// deliver again what is published. One that is made from here on begins
+	// behind it, which shows: it is confirmed beyond what the checkpoint covers.
+	if err := b.session.Drop(ctx); err != nil {
+		return err
+	}
 	_, streams, err := b.cfg.Sink.Load(ctx, b.writer.key)
 	if err != nil {
 		return err

@@ -19,8 +19,8 @@ const slotsNeeded = 2
 
 // CreateTemporary makes a temporary slot and exports its snapshot. Slot and
 // snapshot last as long as the session, and the snapshot only until the next
-// command on the replication connection: until then only Slot, WALEnd, Clock
-// and Keep may be called.
+// command on the replication connection: until then only Slot, WALEnd, Clock,
+// Drop and Keep may be called.
 //
 // PostgreSQL finishes a slot when all transactions have ended that were open
 // before it, in any database of the server, so this can take as long as the
