@@ -98,7 +98,15 @@ end
 
 for i = 6, 5 + 2 * tonumber(ARGV[5]), 2 do
   if ARGV[i + 1] == '' then
-    redis.call('HDEL', checkpoint, 'last:' .. ARGV[i])
+    -- A checkpoint that is new has nothing to forget. One that is not can be
+    -- taken back by the command that wrote it.
+    if held[1] then
+      local forgotten = redis.pcall('HDEL', checkpoint, 'last:' .. ARGV[i])
+      if type(forgotten) == 'table' then
+        take_back()
+        return fail(forgotten, 'HDEL')
+      end
+    end
   else
     redis.call('HSET', checkpoint, 'last:' .. ARGV[i], ARGV[i + 1])
   end

@@ -321,6 +321,24 @@ func TestAppendNoticesThatTheStreamIsGone(t *testing.T) {
 	f.wantIDs("2")
 }
 
+// A user that may not delete makes a first checkpoint, which has nothing to
+// forget; later on what is refused changes nothing.
+func TestAppendThatMayNotForget(t *testing.T) {
+	f := setUp(t, testservers.RedisOptions{}, 0)
+	next := state(1, 10)
+	next.LastIDs = map[string]string{"jobs": ""}
+	if err := f.admin.Do(t.Context(), "acl", "setuser", "default", "-hdel", "-del").Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.append(0, next, rows(1))
+	next.Version = version(2)
+	if _, err := f.pub.Append(t.Context(), key, version(1), next, rows(2)); err == nil || !strings.Contains(err.Error(), "while running HDEL") {
+		t.Errorf("got %v, want the command that is forbidden", err)
+	}
+	f.wantVersion(1)
+	f.wantIDs("1")
+}
+
 func TestAppendTrims(t *testing.T) {
 	f := setUp(t, testservers.RedisOptions{Args: []string{"--stream-node-max-entries", "10"}}, 20)
 	var ids []int
