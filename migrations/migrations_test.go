@@ -3,7 +3,6 @@ package migrations
 import (
 	"context"
 	"errors"
-	"log"
 	"strings"
 	"testing"
 	"time"
@@ -15,32 +14,14 @@ import (
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(&suite{m: m}) }
-
 // server is the PostgreSQL that tests share, each with a database of its own.
 var server *testservers.Postgres
 
-// suite owns the shared server. It is a testservers.TB.
-type suite struct {
-	m        *testing.M
-	cleanups []func()
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(&testservers.Shared{M: m, Start: func(t testservers.TB) {
+		server = testservers.StartPostgres(t, testservers.PostgresOptions{})
+	}})
 }
-
-func (s *suite) Run() int {
-	defer func() {
-		for i := len(s.cleanups) - 1; i >= 0; i-- {
-			s.cleanups[i]()
-		}
-	}()
-	server = testservers.StartPostgres(s, testservers.PostgresOptions{})
-	return s.m.Run()
-}
-
-func (s *suite) Helper()                           {}
-func (s *suite) Failed() bool                      { return false }
-func (s *suite) Logf(format string, args ...any)   { log.Printf(format, args...) }
-func (s *suite) Fatalf(format string, args ...any) { log.Fatalf(format, args...) }
-func (s *suite) Cleanup(f func())                  { s.cleanups = append(s.cleanups, f) }
 
 const patience = 30 * time.Second
 

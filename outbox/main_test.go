@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log"
 	"log/slog"
 	"strings"
 	"sync"
@@ -23,32 +22,14 @@ import (
 	"github.com/stagedoor/walrelay/migrations"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(&suite{m: m}) }
-
 // server is the PostgreSQL that tests share, each with a database of its own.
 var server *testservers.Postgres
 
-// suite owns the shared server. It is a testservers.TB.
-type suite struct {
-	m        *testing.M
-	cleanups []func()
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(&testservers.Shared{M: m, Start: func(t testservers.TB) {
+		server = testservers.StartPostgres(t, testservers.PostgresOptions{})
+	}})
 }
-
-func (s *suite) Run() int {
-	defer func() {
-		for i := len(s.cleanups) - 1; i >= 0; i-- {
-			s.cleanups[i]()
-		}
-	}()
-	server = testservers.StartPostgres(s, testservers.PostgresOptions{})
-	return s.m.Run()
-}
-
-func (s *suite) Helper()                           {}
-func (s *suite) Failed() bool                      { return false }
-func (s *suite) Logf(format string, args ...any)   { log.Printf(format, args...) }
-func (s *suite) Fatalf(format string, args ...any) { log.Fatalf(format, args...) }
-func (s *suite) Cleanup(f func())                  { s.cleanups = append(s.cleanups, f) }
 
 // patience bounds a wait for something that has to come.
 const patience = 30 * time.Second

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -24,32 +23,11 @@ var servers struct {
 }
 
 func TestMain(m *testing.M) {
-	host := &host{}
-	servers.pg = testservers.StartPostgres(host, testservers.PostgresOptions{})
-	servers.redis = testservers.StartRedis(host, testservers.RedisOptions{})
-	code := m.Run()
-	host.failed = code != 0
-	for _, f := range slices.Backward(host.cleanups) {
-		f()
-	}
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	goleak.VerifyTestMain(&testservers.Shared{M: m, Start: func(t testservers.TB) {
+		servers.pg = testservers.StartPostgres(t, testservers.PostgresOptions{})
+		servers.redis = testservers.StartRedis(t, testservers.RedisOptions{})
+	}})
 }
-
-// host keeps servers for longer than one test.
-type host struct {
-	failed   bool
-	cleanups []func()
-}
-
-func (h *host) Helper()                   {}
-func (h *host) Failed() bool              { return h.failed }
-func (h *host) Logf(f string, a ...any)   { fmt.Fprintf(os.Stderr, f+"\n", a...) }
-func (h *host) Fatalf(f string, a ...any) { h.Logf(f, a...); os.Exit(1) }
-func (h *host) Cleanup(f func())          { h.cleanups = append(h.cleanups, f) }
 
 // site is a shop on real servers.
 type site struct {
