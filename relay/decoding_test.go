@@ -50,7 +50,7 @@ func newScript(t *testing.T, cp cdc.Checkpoint, confirmed cdc.LSN, markQueueByte
 	t.Helper()
 	r := New(Config{Table: oneColumn{}, MarkQueueBytes: markQueueBytes})
 	d := &decoding{
-		streaming: &streaming{Relay: r, resume: cdc.NewResume(cp, confirmed), queue: newQueue(1 << 20)},
+		streaming: &streaming{Relay: r, resume: cdc.NewResume(cp, confirmed), floor: confirmed, queue: newQueue(1 << 20)},
 		decoder:   cdc.NewDecoder(),
 	}
 	return &script{t: t, d: d, sent: d.frame}
@@ -193,6 +193,22 @@ func TestOnlyCommitsAndKeepalivesMoveThePosition(t *testing.T) {
 	s.want(10, "up to 110")
 	s.ok(s.transaction(110, "b")) // begins where the one before ended
 	s.want(10, "b up to 120")
+}
+
+// A server that reads old WAL again is behind what it was told already. Told
+// less, it would take the slot back.
+func TestPositionBelowTheSlotCountsForNothing(t *testing.T) {
+	s := newScript(t, cdc.Checkpoint{}, 100, 0)
+	s.ok(s.relation())
+	s.ok(s.keepalive(90))
+	s.want(10, "")
+	if s.d.received != 0 {
+		t.Errorf("reports %s as received, over a slot that is confirmed up to 0/64", s.d.received)
+	}
+	s.ok(s.keepalive(100))
+	s.want(10, "up to 100")
+	s.ok(s.transaction(100, "a"))
+	s.want(10, "a up to 110")
 }
 
 // What cannot be published comes after everything before it.

@@ -33,6 +33,7 @@ type streaming struct {
 	senderTimeout time.Duration
 	writer        *writer
 	resume        *cdc.Resume
+	floor         cdc.LSN // what the slot was confirmed up to before
 	queue         *queue
 	marks         *marks
 
@@ -67,6 +68,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 		senderTimeout: session.SenderTimeout(),
 		writer:        r.newWriter(session.Server(), cp),
 		resume:        cdc.NewResume(*cp, slot.ConfirmedFlush),
+		floor:         slot.ConfirmedFlush,
 		queue:         newQueue(r.cfg.QueueBytes),
 		marks:         newMarks(r.cfg.MarkQueueBytes),
 		stopping:      r.stop.Done(),
@@ -248,8 +250,12 @@ func (d *decoding) frame(f cdc.Frame) error {
 // end notes that everything before lsn was received. Until the checkpoint's
 // transaction is met nothing counts as published: rows are held unmarked, and
 // if it is never met, this WAL must not be confirmed at all.
+//
+// A server reads WAL again from where its oldest transaction began, and says
+// how far it has come. Confirmed, that would take the slot back: releases before
+// August 2025 do so, and then deliver again what a backfill has published.
 func (d *decoding) end(lsn cdc.LSN, serverTime time.Time) {
-	if !d.resume.Met() {
+	if !d.resume.Met() || lsn < d.floor {
 		return
 	}
 	d.received = max(d.received, lsn)
