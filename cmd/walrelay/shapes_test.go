@@ -97,7 +97,7 @@ func TestTableIsAltered(t *testing.T) {
 	p.saysInHealth("critical", `no column "kind"`, "--column-kind")
 	w.expect("kind", "0", "1", "2", "3", "4", "5")
 	p.stop()
-	p = w.startRelay("--column-kind", "sort")
+	w.startRelay("--column-kind", "sort")
 	w.expect("kind", "0", "1", "2", "3", "4", "5", "renamed")
 	w.allMarked()
 	w.confirmedPast()
