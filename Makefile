@@ -35,7 +35,7 @@ deps: ## install the servers that tests and demo need (root), or say which are m
 .PHONY: test
 test: deps ## vet and test with the race detector, on real servers
 	go vet ./...
-	go test $(TESTFLAGS) -timeout 15m $(PACKAGES)
+	go test $(TESTFLAGS) -timeout 25m $(PACKAGES)
 
 .PHONY: test-long
 test-long: deps ## the same with longer randomised runs
