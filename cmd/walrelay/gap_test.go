@@ -19,6 +19,9 @@ func TestSlotDoesNotDeliverAllRows(t *testing.T) {
 		gap    func(*world)
 	}{
 		{"the publication was dropped and made again", "did not exist when a change was written", func(w *world) {
+			if w.query(`current_setting('server_version_num')::int >= 180000`) == "true" {
+				w.t.Skip("PostgreSQL 18 warns only in its own log: what it leaves out shows as rows that stay unmarked")
+			}
 			definition := `CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`
 			w.exec(`DROP PUBLICATION walrelay`)
 			w.insert("missed", 1)
