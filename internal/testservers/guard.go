@@ -3,7 +3,6 @@ package testservers
 import (
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strconv"
 	"syscall"
@@ -85,18 +84,4 @@ func (g *guard) forget() error { return g.watch(0) }
 func (g *guard) close() error {
 	g.pipe.Close()
 	return g.cmd.Wait()
-}
-
-// newDir makes a directory that the server's user can enter. Its path is
-// short, since a Unix socket lies in it and has some 100 bytes for its name.
-func newDir(account *owner) (string, error) {
-	dir, err := os.MkdirTemp("", "walrelay-")
-	if err != nil {
-		return "", err
-	}
-	if err := account.own(dir); err != nil {
-		os.RemoveAll(dir)
-		return "", err
-	}
-	return dir, nil
 }

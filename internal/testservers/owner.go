@@ -77,3 +77,17 @@ func (o *owner) command(dir, name string, args ...string) *exec.Cmd {
 	}
 	return cmd
 }
+
+// newDir makes a directory that the server's user can enter. Its path is
+// short, since a Unix socket lies in it and has some 100 bytes for its name.
+func newDir(account *owner) (string, error) {
+	dir, err := os.MkdirTemp("", "walrelay-")
+	if err != nil {
+		return "", err
+	}
+	if err := account.own(dir); err != nil {
+		os.RemoveAll(dir)
+		return "", err
+	}
+	return dir, nil
+}
