@@ -39,6 +39,10 @@ const (
 	ioTimeout   = 5 * time.Second
 )
 
+// MaxValueBytes is the largest value that Redis takes, by default
+// (proto-max-bulk-len).
+const MaxValueBytes = 512 << 20
+
 // Connect opens a client on redis://, rediss:// or unix://. It does not dial.
 //
 // The client does not repeat commands by itself: the relay repeats an append

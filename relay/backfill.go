@@ -230,6 +230,9 @@ func (b *backfilling) row(ctx context.Context, ev cdc.Event, marked, on, trimmed
 		b.trimmed++
 		return b.progress(ctx)
 	}
+	if err := b.fits(ev); err != nil {
+		return err
+	}
 	b.appended++
 	b.events = append(b.events, ev)
 	b.bytes += ev.Bytes

@@ -305,3 +305,26 @@ func TestRowsBeyondTheBoundAreReadAgain(t *testing.T) {
 	again.ok(again.transaction(200, "c", "d"))
 	again.want(10, "[c] d up to 210")
 }
+
+// wide is an outbox whose rows have one field, the id.
+type wide struct{ oneColumn }
+
+// Event implements Table.
+func (w wide) Event(in *cdc.Insert) (cdc.Event, bool, error) {
+	ev, ok, err := w.oneColumn.Event(in)
+	ev.Fields = []cdc.Field{{Name: "payload", Value: []byte(ev.ID)}}
+	return ev, ok, err
+}
+
+func TestRowThatRedisDoesNotTakeStopsTheLine(t *testing.T) {
+	s := newScript(t, cdc.Checkpoint{}, 0, 0)
+	s.d.cfg.Table, s.d.cfg.ValueBytes = wide{}, 5
+	s.ok(s.relation())
+	s.ok(s.begin(100))
+	s.ok(s.row("12345"))
+	err := s.row("123456")
+	if err == nil || !permanent(err) || !strings.Contains(err.Error(), "id 123456 has 6 bytes") {
+		t.Errorf("a row that is too large: %v", err)
+	}
+	s.want(10, "12345")
+}

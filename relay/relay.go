@@ -32,6 +32,7 @@ type Config struct {
 	MarkQueueBytes int // rows published and not marked; 4 MiB
 	BatchRows      int // rows in one append; 500
 	BatchBytes     int // bytes in one append; 1 MiB
+	ValueBytes     int // the largest value that the sink takes; 0 for any
 
 	// Loop registers a loop that has to turn, and returns how it says that it
 	// did, and that it ended. May be nil.

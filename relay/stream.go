@@ -278,10 +278,14 @@ func (d *decoding) insert(in *cdc.Insert) error {
 // row passes on a row that the stream lacks.
 func (d *decoding) row(in *cdc.Insert) error {
 	ev, ok, err := d.cfg.Table.Event(in)
-	if ok && err == nil {
-		d.queue.push(item{kind: itemRow, ev: ev, since: d.since})
+	if !ok || err != nil {
+		return err
 	}
-	return err
+	if err := d.fits(ev); err != nil {
+		return err
+	}
+	d.queue.push(item{kind: itemRow, ev: ev, since: d.since})
+	return nil
 }
 
 // appended passes on a row that the stream has, or holds it until it is certain

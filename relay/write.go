@@ -93,3 +93,17 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 func permanent(err error) bool {
 	return fault.As(err) != nil || errors.Is(err, cdc.ErrUnknownMessage) || errors.Is(err, cdc.ErrHistory)
 }
+
+// fits refuses a row that Redis would answer by hanging up, which looks like a
+// broken network and would be tried again for ever.
+func (r *Relay) fits(ev cdc.Event) error {
+	for _, f := range ev.Fields {
+		if r.cfg.ValueBytes > 0 && len(f.Value) > r.cfg.ValueBytes {
+			return &fault.Error{
+				Problem: fmt.Sprintf("the row with id %s has %d bytes in the field %q, and Redis takes at most %d", ev.ID, len(f.Value), f.Name, r.cfg.ValueBytes),
+				Fix:     "keep such documents elsewhere and refer to them; to go on without this row, stop walrelay, run `walrelay teardown`, mark the row as published or delete it, and start again",
+			}
+		}
+	}
+	return nil
+}

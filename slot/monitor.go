@@ -21,6 +21,9 @@ const (
 	// ones are there all the time on a busy server.
 	holderAge = 10 * time.Second
 
+	// absentEvery is the interval while there is no slot.
+	absentEvery = time.Second
+
 	backoffStart = 100 * time.Millisecond
 	backoffCap   = 5 * time.Second
 )
@@ -113,6 +116,10 @@ func (m *Monitor) watch(ctx context.Context, every time.Duration,
 			return parted(cmp.Or(sample.Err, sample.Oldest, errLost))
 		}
 		report(sample)
+		if sample.Err == nil && sample.Slot == nil {
+			// It is being made, and is to be seen when it is there.
+			next = time.Now().Add(min(every, absentEvery))
+		}
 		if err := wait(ctx, o.conn, next); err != nil {
 			return parted(err)
 		}

@@ -54,6 +54,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		Key:             func(s cdc.Server) string { return publisher.Key(s.SystemID, s.Database, cfg.Slot) },
 		ConfirmDelay:    cfg.ConfirmDelay,
 		ShutdownTimeout: cfg.ShutdownTimeout,
+		ValueBytes:      publisher.MaxValueBytes,
 		Loop: func(name string) (beat, done func()) {
 			loop := loops.Register(name)
 			return loop.Beat, loop.Done
