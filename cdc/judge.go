@@ -75,8 +75,11 @@ func Judge(server Server, slot *Slot, cp *Checkpoint, streams map[string]StreamS
 	return Judgement{Stream, "the slot and the checkpoint agree", ""}
 }
 
+// startAnew is what repairs a slot and a checkpoint that do not belong together.
+const startAnew = "stop walrelay, run `walrelay teardown` and start it again: it backfills the rows that are not marked as published"
+
 func gap(slot *Slot, format string, args ...any) Judgement {
-	fix := "stop walrelay, run `walrelay teardown` and start it again: it backfills the rows that are not marked as published"
+	fix := startAnew
 	if slot == nil {
 		fix = "run `walrelay teardown`, which forgets the checkpoint, and start again: it backfills the rows that are not marked as published"
 	}

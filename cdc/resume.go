@@ -39,8 +39,7 @@ func (r *Resume) Begin(c Commit) error {
 		return nil
 	}
 	if !c.Equal(r.commit) {
-		return fmt.Errorf("%w: expected the transaction %d of %s at %s, met transaction %d of %s at %s",
-			ErrHistory, r.commit.XID, r.commit.Time, r.commit.LSN, c.XID, c.Time, c.LSN)
+		return r.history(fmt.Sprintf("met transaction %d of %s at %s", c.XID, c.Time, c.LSN))
 	}
 	r.unmet = false
 	return nil
@@ -49,10 +48,14 @@ func (r *Resume) Begin(c Commit) error {
 // Keepalive takes note that everything before lsn has been delivered.
 func (r *Resume) Keepalive(lsn LSN) error {
 	if r.unmet && lsn > r.last.LSN {
-		return fmt.Errorf("%w: expected the transaction %d of %s at %s, and the server passed it",
-			ErrHistory, r.commit.XID, r.commit.Time, r.commit.LSN)
+		return r.history("and the server passed it")
 	}
 	return nil
+}
+
+func (r *Resume) history(met string) error {
+	return fmt.Errorf("%w: expected the transaction %d of %s at %s, %s; to repair: %s",
+		ErrHistory, r.commit.XID, r.commit.Time, r.commit.LSN, met, startAnew)
 }
 
 // Appended reports whether the stream has this row already.
