@@ -18,7 +18,7 @@ var remedies = []struct {
 	fix       string
 }{
 	{"WRONGTYPE", true, "move the key away (RENAME), or choose another stream with --stream"},
-	{"NOPERM", true, "allow the Redis user the commands and keys that walrelay needs: ACL SETUSER … +client|setname +eval +evalsha +hmget +hgetall +hset +hdel +del +type +xadd +xdel +xinfo +xrange +time ~STREAM ~walrelay:*"},
+	{"NOPERM", true, "allow the Redis user the commands and keys that walrelay needs: ACL SETUSER … ~STREAM ~walrelay:* +eval +evalsha +hmget +hgetall +hset +hdel +del +type +xadd +xdel +xinfo|stream +xrange +time +exists +client|setname +hello +select"},
 	{"can't run this command", true, "allow the Redis user the command that the script needs: ACL SETUSER … +hmget +hgetall +hset +hdel +del +type +xadd +xdel"},
 	{"can't access at least one of the keys", true, "allow the Redis user the stream and the checkpoint: ACL SETUSER … ~STREAM ~walrelay:*"},
 	{"NOAUTH", true, "put the password into --redis, as in redis://:PASSWORD@HOST:PORT/DB"},
@@ -46,7 +46,7 @@ func explain(err error) error {
 	}
 	var reply redis.Error
 	if !errors.As(err, &reply) {
-		return err // of the network, or of our own making
+		return fmt.Errorf("no answer from Redis: %w", err)
 	}
 	text := reply.Error()
 	for _, r := range remedies {

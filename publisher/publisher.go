@@ -213,6 +213,10 @@ func (p *Publisher) Forget(ctx context.Context, key string) (bool, error) {
 	return n > 0, explain(err)
 }
 
+// HangUp closes all connections, also those that wait for an answer. The
+// Publisher is of no use afterwards.
+func (p *Publisher) HangUp() { p.client.Close() }
+
 // Clock is Redis' time, by which it makes entry ids.
 func (p *Publisher) Clock(ctx context.Context) (time.Time, error) {
 	now, err := p.client.Time(ctx).Result()

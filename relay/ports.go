@@ -107,6 +107,8 @@ type Sink interface {
 	Load(ctx context.Context, key string) (*cdc.Checkpoint, map[string]cdc.StreamState, error)
 	// Entries reads a stream from one id to another, both included.
 	Entries(ctx context.Context, stream, first, last string, fn func(cdc.Entry) error) error
+	// HangUp ends what is waiting for Redis, for good: the process stops.
+	HangUp()
 	// Clock is the time by which Redis makes entry ids.
 	Clock(ctx context.Context) (time.Time, error)
 }

@@ -72,7 +72,7 @@ func (s *streaming) publish(flight context.Context) error {
 			if b.err != nil {
 				// What came before is marked and covered first.
 				close(s.published)
-				if err := s.finish(flight, progress); err != nil {
+				if err := s.finish(flight, flight, progress); err != nil {
 					return err
 				}
 				return b.err
@@ -94,7 +94,10 @@ func (s *streaming) publish(flight context.Context) error {
 			}
 		case <-s.stopping:
 			close(s.published)
-			return s.finish(flight, progress)
+			// One try: a stamp that fails now costs the next start some reading.
+			once, end := context.WithCancel(flight)
+			end()
+			return s.finish(flight, once, progress)
 		case <-flight.Done():
 			return context.Cause(flight)
 		}
@@ -129,14 +132,14 @@ func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *ba
 
 // stamp writes that everything published is covered, which also proves that
 // Redis has not gone back since the last write, and moves what is confirmed.
-func (s *streaming) stamp(flight context.Context, progress *cdc.Progress) error {
+func (s *streaming) stamp(patience context.Context, progress *cdc.Progress) error {
 	covered := progress.Published()
 	next := s.writer.current
 	if covered > next.Covered {
 		next.Covered, next.CoveredTime = covered, s.serverTime
 	}
 	s.step(StepStamp)
-	if err := s.writer.write(flight, next, nil); err != nil {
+	if err := s.writer.write(patience, next, nil); err != nil {
 		return err
 	}
 	s.step(StepStamped)
@@ -146,14 +149,14 @@ func (s *streaming) stamp(flight context.Context, progress *cdc.Progress) error 
 }
 
 // finish ends the publisher's part of a stop: the marker empties its queue, one
-// more stamp covers what was published.
-func (s *streaming) finish(flight context.Context, progress *cdc.Progress) error {
+// more stamp covers what was published, tried for as long as patience lasts.
+func (s *streaming) finish(flight, patience context.Context, progress *cdc.Progress) error {
 	select {
 	case <-s.marked:
 	case <-flight.Done():
 		return context.Cause(flight)
 	}
-	if err := s.stamp(flight, progress); err != nil {
+	if err := s.stamp(patience, progress); err != nil {
 		return err
 	}
 	close(s.stamped)

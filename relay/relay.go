@@ -146,6 +146,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		case <-time.After(r.cfg.ShutdownTimeout):
 			r.log.Warn("the shutdown time-out is over; what is in flight is left to the next start, which repeats it")
 			end(errors.New("the shutdown time-out is over"))
+			r.cfg.Sink.HangUp()
 		case <-kill.Done():
 		}
 	})()
@@ -157,7 +158,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		before := r.status.ups.Load()
 		err := r.attempt(ctx)
-		if r.status.ups.Load() > before && !permanent(err) {
+		if r.status.ups.Load() > before {
 			retry.reset()
 		}
 		switch {
@@ -169,7 +170,11 @@ func (r *Relay) Run(ctx context.Context) error {
 			r.status.role(RoleStarting)
 			r.status.failed(err.Error(), permanent(err))
 			r.complain("streaming", err)
-			r.pause(ctx, retry.next())
+			wait := retry.next()
+			if permanent(err) {
+				wait = retryMost // it waits for an operator
+			}
+			r.pause(ctx, wait)
 		}
 	}
 	return nil

@@ -70,7 +70,7 @@ func (r *Relay) warn(part, message, key, text string) {
 		c.repeated++
 		return
 	}
-	r.log.Warn(message, key, text, "since", c.since.Round(time.Second), "repeated", c.repeated)
+	r.log.Warn(message, key, text, "since", c.since.Truncate(time.Second), "repeated", c.repeated)
 	c.text, c.logged, c.repeated = text, now, 0
 }
 

@@ -103,7 +103,7 @@ func connectError(err error, cfg *pgx.ConnConfig, replication bool) error {
 		// How poolers refuse what they do not know; PostgreSQL never does.
 		return poolerFault(said)
 	case codeInsufficientPrivilege:
-		if replication {
+		if replication && !strings.Contains(said.Error(), "database") {
 			return replicationFault(cfg.User, said)
 		}
 		return &fault.Error{
@@ -114,7 +114,8 @@ func connectError(err error, cfg *pgx.ConnConfig, replication bool) error {
 	case codeInvalidAuthorization:
 		return &fault.Error{
 			Problem: fmt.Sprintf("PostgreSQL does not let the role %s in", role),
-			Fix:     "create the role, or add a line for it to pg_hba.conf and SELECT pg_reload_conf(); it also needs " + replicationSQL(cfg.User),
+			Fix: fmt.Sprintf("create the role, or ALTER ROLE %s LOGIN; or add a line for it to pg_hba.conf and SELECT pg_reload_conf(); it also needs %s",
+				role, replicationSQL(cfg.User)),
 			Err:     said,
 		}
 	case codeInvalidPassword:

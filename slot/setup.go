@@ -67,6 +67,15 @@ func (s *Source) Teardown(ctx context.Context) (done []string, err error) {
 			return err
 		}
 		done = append(done, did(dropped, fmt.Sprintf("slot %q", s.cfg.Slot)))
+		others, err := otherSlots(ctx, conn, s.cfg.Slot)
+		if err != nil {
+			return err
+		}
+		if others != "" {
+			done = append(done, fmt.Sprintf("kept the publication %q, which may be used by: %s; if it is not: DROP PUBLICATION %s;",
+				s.cfg.Publication, others, cdc.QuoteIdent(s.cfg.Publication)))
+			return nil
+		}
 		dropped, err = s.teardownPublication(ctx, conn)
 		if err != nil {
 			return err
@@ -75,6 +84,18 @@ func (s *Source) Teardown(ctx context.Context) (done []string, err error) {
 		return nil
 	})
 	return done, err
+}
+
+// otherSlots names the slots of this database that could read from the
+// publication, too: PostgreSQL does not know which do.
+func otherSlots(ctx context.Context, conn *pgx.Conn, name string) (names string, err error) {
+	err = conn.QueryRow(ctx, `
+		SELECT coalesce(string_agg(quote_ident(slot_name), ', ' ORDER BY slot_name), '') FROM pg_replication_slots
+		WHERE plugin = $1 AND database = current_database() AND NOT temporary AND slot_name <> $2`, outputPlugin, name).Scan(&names)
+	if err != nil {
+		return "", fmt.Errorf("look for other slots: %w", err)
+	}
+	return names, nil
 }
 
 func did(dropped bool, what string) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -138,7 +139,11 @@ func (o *observer) health() health.Document {
 		}
 	}
 	if s.SinkStopped {
-		in.Problems = append(in.Problems, s.SinkProblem)
+		// One reason, not a second one for being away.
+		in.RedisAwaySince, in.RedisError = time.Time{}, ""
+		if !slices.Contains(in.Problems, s.SinkProblem) {
+			in.Problems = append(in.Problems, s.SinkProblem)
+		}
 	}
 	if s.MarksRefused {
 		in.MarksRefused = s.MarksProblem

@@ -123,15 +123,20 @@ func (r remains) String() string {
 func look(ctx context.Context, conn *pgx.Conn, client *redis.Client, cfg *Config) (remains, error) {
 	var r remains
 	var database, systemID string
-	var published bool
+	var published, shared bool
 	err := conn.QueryRow(ctx, `
 		SELECT current_database(), (SELECT system_identifier::text FROM pg_control_system()),
-			EXISTS (SELECT FROM pg_publication WHERE pubname = $1)`, cfg.Publication).Scan(&database, &systemID, &published)
+			EXISTS (SELECT FROM pg_publication WHERE pubname = $1),
+			EXISTS (SELECT FROM pg_replication_slots WHERE plugin = 'pgoutput' AND database = current_database()
+				AND NOT temporary AND slot_name <> $2)`, cfg.Publication, cfg.Slot).Scan(&database, &systemID, &published, &shared)
 	if err != nil {
 		return r, fmt.Errorf("look at the publication: %w", err)
 	}
 	r.publication = fmt.Sprintf("publication %s: there is none", cdc.QuoteIdent(cfg.Publication))
-	if published {
+	switch {
+	case published && shared:
+		r.publication = fmt.Sprintf("publication %s: kept, other slots of this database may use it", cdc.QuoteIdent(cfg.Publication))
+	case published:
 		r.publication = fmt.Sprintf("publication %s in database %s", cdc.QuoteIdent(cfg.Publication), cdc.QuoteIdent(database))
 		r.count++
 	}

@@ -45,7 +45,7 @@
 //	walrelay_published_total                 counter  rows     appended to a stream
 //	walrelay_skipped_on_stream_total         counter  rows     received, found on the stream already and not appended again
 //	walrelay_batches_total                   counter  batches  appended to Redis, each in one step
-//	walrelay_retries_total                   counter  tries    failed and made again, by label reason: append, stamp, reconnect
+//	walrelay_retries_total                   counter  tries    failed and made again, by label reason: append, stamp; reconnect: streaming connections after the first
 //	walrelay_marked_total                    counter  rows     marked as published in the table
 //	walrelay_marks_waiting                   gauge    rows     published and not marked yet
 //	walrelay_oldest_unpublished_age_seconds  gauge    seconds  age of the oldest row that is not published; 0 when all are
