@@ -68,7 +68,8 @@ func (s *streaming) mark(flight context.Context) error {
 		}
 		retry.reset()
 		if s.status.marksWork() {
-			if dropped := s.marks.setRefused(false); dropped > 0 {
+			s.marks.setRefused(false)
+			if dropped := s.marks.takeDropped(); dropped > 0 {
 				s.log.Warn("some rows that are published stay unmarked, more than could be remembered while marking was refused", "rows", dropped)
 			}
 			s.recovered("marking")

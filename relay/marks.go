@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type marks struct {
 	fresh   []cdc.Mark // in WAL order
 	flying  []cdc.Mark // in a statement now
 	stuck   []cdc.Mark // locked or invisible: tried again later
+	turn    int        // where the next try of those begins
 	bytes   int
 	refused bool
 	dropped uint64 // not marked, since marking is refused and memory is bounded
@@ -118,13 +120,20 @@ func (q *marks) ids(n int) []string {
 func (q *marks) take(n int, again bool) []cdc.Mark {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	from := &q.fresh
-	if again {
-		from = &q.stuck
+	if !again {
+		n = min(n, len(q.fresh))
+		q.flying = append(q.flying[:0], q.fresh[:n]...)
+		q.fresh = q.fresh[n:]
+		return q.flying
 	}
-	n = min(n, len(*from))
-	q.flying = append(q.flying[:0], (*from)[:n]...)
-	*from = (*from)[n:]
+	// Each in its turn: the first ones may stay locked for long.
+	if q.turn >= len(q.stuck) {
+		q.turn = 0
+	}
+	end := min(q.turn+n, len(q.stuck))
+	q.flying = append(q.flying[:0], q.stuck[q.turn:end]...)
+	q.stuck = slices.Delete(q.stuck, q.turn, end)
+	q.turn = end
 	return q.flying
 }
 
@@ -164,16 +173,21 @@ func mergeMarks(a, b []cdc.Mark) []cdc.Mark {
 	return append(append(out, a...), b...)
 }
 
-// setRefused notes whether marking is refused, and returns how many rows were
-// left unmarked meanwhile for want of memory.
-func (q *marks) setRefused(refused bool) (dropped uint64) {
+// setRefused notes whether marking is refused.
+func (q *marks) setRefused(refused bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.refused = refused
 	signal(q.space)
-	if !refused {
-		dropped, q.dropped = q.dropped, 0
-	}
+}
+
+// takeDropped returns how many rows were left unmarked, for want of memory,
+// since it was last asked.
+func (q *marks) takeDropped() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	dropped := q.dropped
+	q.dropped = 0
 	return dropped
 }
 

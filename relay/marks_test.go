@@ -138,13 +138,42 @@ func TestRefusedMarksHoldNothingBack(t *testing.T) {
 	if got := strings.Join(q.ids(10), " "); got != "0 8 9" {
 		t.Errorf("remembers the rows %q, want 0 8 9", got)
 	}
-	if dropped := q.setRefused(false); dropped != 7 {
+	q.setRefused(false)
+	if dropped := q.takeDropped(); dropped != 7 {
 		t.Errorf("%d rows stay unmarked, want 7", dropped)
 	}
 	if !q.full() || q.limitLSN() != 1 {
 		t.Errorf("full %v, limit %d; want the bound and the first row to count again", q.full(), q.limitLSN())
 	}
-	if dropped := q.setRefused(false); dropped != 0 {
+	if dropped := q.takeDropped(); dropped != 0 {
 		t.Errorf("%d rows are reported a second time", dropped)
+	}
+}
+
+// Rows that stay locked do not keep the ones behind them from their turn.
+func TestStuckRowsTakeTurns(t *testing.T) {
+	q := newMarks(1 << 20)
+	for i := range 5 {
+		q.add(mark(fmt.Sprint(i), cdc.LSN(10+i)))
+	}
+	q.take(5, false)
+	q.settle(nil)
+	locked := func(rows []cdc.Mark) []cdc.MarkState {
+		states := make([]cdc.MarkState, len(rows))
+		for i, m := range rows {
+			if m.ID < "2" {
+				states[i] = cdc.MarkLocked
+			}
+		}
+		return states
+	}
+	for range 4 {
+		q.settle(locked(q.take(2, true)))
+	}
+	if got := strings.Join(q.ids(10), " "); got != "0 1" {
+		t.Errorf("%q wait, want only the locked rows 0 1", got)
+	}
+	if q.limitLSN() != 10 {
+		t.Errorf("limit %d, want the first locked row's 10", q.limitLSN())
 	}
 }

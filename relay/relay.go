@@ -87,6 +87,7 @@ type Relay struct {
 
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc // of the current attempt
+	conn   Stream                  // what streams; nil while nothing does
 }
 
 // New returns a relay that has not started.
@@ -122,6 +123,16 @@ func (r *Relay) HangUp(reason error) {
 	if r.cancel != nil {
 		r.cancel(reason)
 	}
+	if r.conn != nil {
+		r.conn.Close() // also while a stop finishes what is in flight
+	}
+}
+
+// streamsOver notes what HangUp has to close; nil for nothing.
+func (r *Relay) streamsOver(conn Stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conn = conn
 }
 
 var (

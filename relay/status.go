@@ -176,7 +176,7 @@ func (s *status) snapshot() Status {
 			now.Oldest = s.streaming.queue.oldest()
 		}
 		now.MarksWaiting = s.streaming.marks.waiting()
-		now.WaitingIDs = s.streaming.marks.ids(100)
+		now.WaitingIDs = s.streaming.marks.ids(2000)
 	}
 	return now
 }

@@ -116,7 +116,7 @@ func connectError(err error, cfg *pgx.ConnConfig, replication bool) error {
 			Problem: fmt.Sprintf("PostgreSQL does not let the role %s in", role),
 			Fix: fmt.Sprintf("create the role, or ALTER ROLE %s LOGIN; or add a line for it to pg_hba.conf and SELECT pg_reload_conf(); it also needs %s",
 				role, replicationSQL(cfg.User)),
-			Err:     said,
+			Err: said,
 		}
 	case codeInvalidPassword:
 		return &fault.Error{

@@ -27,6 +27,10 @@ var settings = map[string]string{
 	"statement_timeout":                   "0",
 	"lock_timeout":                        "0",
 	"idle_in_transaction_session_timeout": "0",
+	// A relay whose host is gone must not hold the slot's lock for hours.
+	"tcp_keepalives_idle":     "10",
+	"tcp_keepalives_interval": "5",
+	"tcp_keepalives_count":    "3",
 }
 
 // connectTimeout bounds a connection attempt where the connection string does
