@@ -9,7 +9,8 @@ COMMIT  ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 PACKAGES ?= ./...
 # Packages run beside one another as there are processors: their tests mostly
 # wait for servers, each for its own.
-TESTFLAGS ?= -race -count=1
+# So do the tests of one package.
+TESTFLAGS ?= -race -count=1 -parallel 4
 PG_VERSIONS ?= 13 14 15 16 17 18
 FUZZTIME ?= 20s
 
@@ -35,7 +36,7 @@ deps: ## install the servers that tests and demo need (root), or say which are m
 .PHONY: test
 test: deps ## vet and test with the race detector, on real servers
 	go vet ./...
-	go test $(TESTFLAGS) -timeout 25m $(PACKAGES)
+	go test $(TESTFLAGS) -timeout 40m $(PACKAGES)
 
 .PHONY: test-long
 test-long: deps ## the same with longer randomised runs

@@ -27,6 +27,21 @@ func TestRowThatWaitsForAStandby(t *testing.T) {
 	d.fillOutbox(1)
 	d.wait("SELECT setting FROM pg_settings WHERE name = 'synchronous_standby_names'", "nobody")
 
+	// The checkpointer switches it on, in its own time: until then commits do
+	// not wait.
+	probe := d.connect()
+	probing, enough := context.WithCancel(t.Context())
+	probed := make(chan struct{})
+	go func() {
+		defer close(probed)
+		for probing.Err() == nil {
+			_, _ = probe.Exec(probing, "SELECT pg_logical_emit_message(true, 'probe', '')")
+		}
+	}()
+	d.wait("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", "1")
+	enough()
+	<-probed
+
 	writer := d.connect()
 	committed := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())

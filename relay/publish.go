@@ -93,6 +93,9 @@ func (s *streaming) publish(flight context.Context) error {
 				s.recovered("streaming")
 			}
 		case <-s.stopping:
+			if err := s.drain(flight, progress, &b); err != nil {
+				return err
+			}
 			close(s.published)
 			// One try: a stamp that fails now costs the next start some reading.
 			once, end := context.WithCancel(flight)
@@ -100,6 +103,22 @@ func (s *streaming) publish(flight context.Context) error {
 			return s.finish(flight, once, progress)
 		case <-flight.Done():
 			return context.Cause(flight)
+		}
+	}
+}
+
+// drain publishes what was received before a stop, up to a row that cannot be.
+func (s *streaming) drain(flight context.Context, progress *cdc.Progress, b *batch) error {
+	for {
+		b.items = s.queue.take(b.items[:0], s.cfg.BatchRows, s.cfg.BatchBytes)
+		if len(b.items) == 0 {
+			return nil
+		}
+		if err := s.append(flight, progress, b); err != nil {
+			return err
+		}
+		if b.err != nil {
+			return nil // the next start meets it again
 		}
 	}
 }

@@ -44,7 +44,7 @@ type streaming struct {
 	reported  cdc.LSN // what the last one did; the reader's own
 
 	// stopping is closed when the relay is to stop: nothing more is received.
-	// The publisher then finishes its batch and closes published; the marker
+	// The publisher then appends what was, and closes published; the marker
 	// empties marks and closes marked; the publisher stamps once more and
 	// closes stamped; the reader sends the last status.
 	stopping  <-chan struct{}
