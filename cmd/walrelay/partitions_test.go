@@ -140,3 +140,24 @@ func TestRowsMoveBetweenPartitions(t *testing.T) {
 	w.allMarked()
 	w.confirmedPast()
 }
+
+// The exception: an UPDATE moves a row before it is marked, and to PostgreSQL's
+// log it is a new one. It has two entries, with one id.
+func TestRowThatMovesBeforeItIsMarked(t *testing.T) {
+	t.Parallel()
+	w := newPartitioned(t)
+	p := w.startRelay()
+	p.streams()
+	w.insertIn("north")
+	w.arrived()
+	w.allMarked()
+	w.toRedis.Cut()
+	w.insertIn("north")
+	w.exec(`UPDATE outbox SET region = 'south' WHERE published_at IS NULL`)
+	w.inserted = append(w.inserted, w.inserted[1])
+	w.toRedis.Restore()
+	w.insertIn("north")
+	w.arrived()
+	w.allMarked()
+	w.confirmedPast()
+}
