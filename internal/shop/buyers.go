@@ -75,6 +75,9 @@ func (b *Buyers) Run(ctx context.Context) error {
 					return nil
 				case <-ticker.C:
 				}
+				if ctx.Err() != nil {
+					return nil // both had come
+				}
 				if err := b.buy(ctx, conn, r); err != nil {
 					return fmt.Errorf("buyer %d: %w", i+1, err)
 				}
