@@ -69,7 +69,13 @@ type Checkpoint struct {
 	Version  Version `json:"-"` // stored beside the document: the script compares it
 	Format   int     `json:"format"`
 	Timeline uint32  `json:"timeline"`
+	History  History `json:"history,omitempty"` // of that timeline
 	Phase    Phase   `json:"phase"`
+
+	// Standby says that it was written while streaming from a standby. Such a
+	// connection goes on over a promotion, so that it may know rows beyond the
+	// point where the timelines part.
+	Standby bool `json:"standby,omitempty"`
 
 	// Last is the last streamed row that was appended: zero after a backfill.
 	Last       Position `json:"last,omitzero"`
@@ -81,15 +87,36 @@ type Checkpoint struct {
 	Covered     LSN       `json:"covered"`
 	CoveredTime time.Time `json:"covered_time,omitzero"` // PostgreSQL's clock
 
-	// Token names the backfill in progress; Since is what it goes by. A
-	// streaming checkpoint keeps Since until its first streamed row, so that a
-	// crash before the slot is made permanent repeats the same backfill.
+	// Token names the backfill in progress; Since is what it goes by, nil where
+	// that is still to be found out. A streaming checkpoint keeps Since until
+	// the slot streams, so that a crash before the slot is made permanent
+	// repeats the same backfill.
 	Token string `json:"token,omitempty"`
 	Since *Since `json:"since,omitempty"`
+
+	// Foreign is where the entries begin that others may have appended while
+	// no relay streamed, nil when they no longer matter.
+	Foreign *Foreign `json:"foreign,omitempty"`
+
+	// Doubt is what a heal could not know, until an operator decides.
+	Doubt *Doubt `json:"doubt,omitempty"`
 
 	// LastIDs is the id of the last entry this source appended to each stream.
 	// The script fills it in, since Redis assigns the ids.
 	LastIDs map[string]string `json:"-"`
+}
+
+// Foreign bounds entries that another program may have made of our rows.
+type Foreign struct {
+	After string `json:"after"` // they have higher ids in the stream
+	Until LSN    `json:"until"` // and their rows were committed before it
+}
+
+// Doubt says that entries may be gone that no heal puts back by itself: those
+// of rows that were marked before a time.
+type Doubt struct {
+	Reason string    `json:"reason"`
+	Before time.Time `json:"before"`
 }
 
 // StreamState is what a stream says of itself.
@@ -106,6 +133,8 @@ type StreamState struct {
 type Server struct {
 	SystemID string
 	Timeline uint32
+	History  History // of that timeline
+	Standby  bool    // it replays the WAL of another server
 	Database string
 	Version  int // such as 150018
 	WALEnd   LSN // flushed when asked

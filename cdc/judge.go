@@ -1,7 +1,10 @@
 package cdc
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -25,65 +28,107 @@ func (v Verdict) String() string {
 	return [...]string{"stream", "backfill", "stand by", "gap"}[v]
 }
 
-// Judgement is a verdict, why, and what an operator can do about a gap.
+// Kind names what is wrong in a gap.
+type Kind string
+
+// The kinds of gaps.
+const (
+	NoCheckpoint   Kind = "no_checkpoint"   // Redis lost its data, or is another one
+	NoSlot         Kind = "no_slot"         // dropped, or left behind in a failover
+	SlotLost       Kind = "slot_lost"       // PostgreSQL removed WAL that it needed
+	NotCovered     Kind = "not_covered"     // Redis went back, or the slot was moved
+	BeyondWAL      Kind = "beyond_wal"      // PostgreSQL lost the end of its WAL
+	OtherHistory   Kind = "history"         // the checkpoint's transaction was not met
+	Promoted       Kind = "promoted"        // a standby was, while it was streamed from
+	StreamMissing  Kind = "stream_missing"  // deleted, or evicted
+	StreamBehind   Kind = "stream_behind"   // it ends below the checkpoint's last id
+	NoPublication  Kind = "publication"     // it was away while rows were written
+	RowsMissed     Kind = "missed"          // confirmed, and not marked
+	ForeignEntries Kind = "foreign_entries" // more of them than fit into memory
+)
+
+// Kinds are all kinds of gaps.
+var Kinds = []Kind{
+	NoCheckpoint, NoSlot, SlotLost, NotCovered, BeyondWAL, OtherHistory, Promoted,
+	StreamMissing, StreamBehind, NoPublication, RowsMissed, ForeignEntries,
+}
+
+// Judgement is a verdict and why. Only a gap has a kind.
 type Judgement struct {
 	Verdict Verdict
+	Kind    Kind
 	Reason  string
-	Fix     string
 }
+
+// ErrOldTimeline says that the server is one that was failed over from.
+var ErrOldTimeline = errors.New("the server is on an older timeline than the checkpoint")
+
+// ErrFormat says that the checkpoint is of another release.
+var ErrFormat = errors.New("the checkpoint has another format")
 
 // Judge compares what PostgreSQL and Redis hold. The slot has to be read before
 // the checkpoint: read the other way round, a pair that is healthy and moving
 // looks as if it had a gap. Nil stands for what is not there.
-func Judge(server Server, slot *Slot, cp *Checkpoint, streams map[string]StreamState) Judgement {
+//
+// An error says that this server and this checkpoint must not be brought
+// together at all.
+func Judge(server Server, slot *Slot, cp *Checkpoint, streams map[string]StreamState) (Judgement, error) {
 	switch {
 	case slot != nil && slot.Active:
-		return Judgement{StandBy, fmt.Sprintf("the slot %q is in use by the PostgreSQL process %d", slot.Name, slot.ActivePID), ""}
+		return judged(StandBy, "the slot %q is in use by the PostgreSQL process %d", slot.Name, slot.ActivePID)
 	case cp == nil && slot == nil:
-		return Judgement{Backfill, "there is neither a slot nor a checkpoint: a first start", ""}
+		return judged(Backfill, "there is neither a slot nor a checkpoint: a first start")
 	case cp == nil:
-		return gap(slot, "the slot %q exists and Redis has no checkpoint for it: Redis lost its data, or is another one than before", slot.Name)
+		return gap(NoCheckpoint, "the slot %q exists and Redis has no checkpoint for it: Redis lost its data, or is another one than before", slot.Name)
 	case cp.Format != CheckpointFormat:
-		return Judgement{Gap, fmt.Sprintf("the checkpoint has format %d, this release knows %d", cp.Format, CheckpointFormat), "run the release that wrote it, or a newer one"}
-	case cp.Timeline != server.Timeline:
-		return gap(slot, "the server is on timeline %d, the checkpoint was written on timeline %d: the database failed over or was restored", server.Timeline, cp.Timeline)
+		return Judgement{}, fmt.Errorf("%w: %d, and this release knows %d", ErrFormat, cp.Format, CheckpointFormat)
+	case server.Timeline < cp.Timeline:
+		return Judgement{}, fmt.Errorf("%w: %d, and that is of timeline %d", ErrOldTimeline, server.Timeline, cp.Timeline)
 	case cp.Phase == PhaseBackfill:
-		return Judgement{Backfill, "an earlier backfill was not finished", ""}
-	case slot == nil && cp.Last.IsZero():
-		return Judgement{Backfill, "an earlier backfill was finished, and its slot was not made permanent", ""}
+		return judged(Backfill, "a backfill was asked for, or is not finished")
+	case slot == nil && cp.Since != nil:
+		return judged(Backfill, "an earlier backfill was finished, and its slot was not made permanent")
 	case slot == nil:
-		return gap(slot, "the slot is gone: it was dropped, or the database failed over to a server without it")
+		return gap(NoSlot, "the slot is gone: it was dropped, or the database failed over to a server without it")
 	case slot.WALStatus == "lost":
-		return gap(slot, "the slot %q is lost: PostgreSQL removed WAL that it still needed", slot.Name)
-	case cp.Covered < slot.ConfirmedFlush:
-		return gap(slot, "the slot %q is confirmed up to %s, the checkpoint covers rows up to %s: Redis went back in time, or the slot was moved or created anew", slot.Name, slot.ConfirmedFlush, cp.Covered)
-	case cp.Covered > server.WALEnd:
-		return gap(slot, "the checkpoint covers rows up to %s, the server's WAL ends at %s: the database lost its end or was restored", cp.Covered, server.WALEnd)
+		return gap(SlotLost, "the slot %q is lost: PostgreSQL removed WAL that it still needed", slot.Name)
+	case cp.Standby && cp.LostOn(server):
+		return gap(Promoted, "the standby was promoted at %s while it was streamed from, and rows up to %s were appended", server.Fork(cp), cp.Last.LSN)
 	}
-	for name, last := range cp.LastIDs {
+	switch here := cp.On(server); {
+	case here.Covered < slot.ConfirmedFlush:
+		return gap(NotCovered, "the slot %q is confirmed up to %s, the checkpoint covers rows up to %s: Redis went back in time, or the slot was moved or created anew", slot.Name, slot.ConfirmedFlush, here.Covered)
+	case here.Covered > server.WALEnd:
+		return gap(BeyondWAL, "the checkpoint covers rows up to %s, the server's WAL ends at %s: the database lost its end or was restored", here.Covered, server.WALEnd)
+	}
+	for _, name := range slices.Sorted(maps.Keys(cp.LastIDs)) {
 		state, asked := streams[name]
-		if !asked {
-			continue // of a stream that is no longer configured
-		}
-		if !state.Exists {
-			return gap(slot, "the stream %q is gone, the checkpoint has its last entry as %s", name, last)
-		}
-		if compareIDs(state.LastID, last) < 0 {
-			return gap(slot, "the stream %q ends at %s, the checkpoint has its last entry as %s", name, state.LastID, last)
+		switch {
+		case !asked: // of a stream that is no longer configured
+		case !state.Exists:
+			return gap(StreamMissing, "the stream %q is gone, the checkpoint has its last entry as %s", name, cp.LastIDs[name])
+		case compareIDs(state.LastID, cp.LastIDs[name]) < 0:
+			return gap(StreamBehind, "the stream %q ends at %s, the checkpoint has its last entry as %s", name, state.LastID, cp.LastIDs[name])
 		}
 	}
-	return Judgement{Stream, "the slot and the checkpoint agree", ""}
+	return judged(Stream, "the slot and the checkpoint agree")
 }
 
-// startAnew is what repairs a slot and a checkpoint that do not belong together.
-const startAnew = "stop walrelay, run `walrelay teardown` and start it again: it backfills the rows that are not marked as published"
+func judged(v Verdict, format string, args ...any) (Judgement, error) {
+	return Judgement{Verdict: v, Reason: fmt.Sprintf(format, args...)}, nil
+}
 
-func gap(slot *Slot, format string, args ...any) Judgement {
-	fix := startAnew
-	if slot == nil {
-		fix = "run `walrelay teardown`, which forgets the checkpoint, and start again: it backfills the rows that are not marked as published"
+func gap(kind Kind, format string, args ...any) (Judgement, error) {
+	return Judgement{Verdict: Gap, Kind: kind, Reason: fmt.Sprintf(format, args...)}, nil
+}
+
+// SinceOf bounds the backfill that heals a gap beside a checkpoint: what it
+// covered is on the stream, and later rows may not be.
+func SinceOf(cp *Checkpoint) Since {
+	if cp.Since != nil {
+		return *cp.Since
 	}
-	return Judgement{Gap, fmt.Sprintf(format, args...), fix}
+	return Since{Time: cp.CoveredTime, Position: cp.Last}
 }
 
 // compareIDs orders stream entry ids, MILLISECONDS-SEQUENCE. What cannot be

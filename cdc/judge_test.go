@@ -1,12 +1,15 @@
 package cdc
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 )
 
 func TestJudge(t *testing.T) {
-	server := Server{SystemID: "1", Timeline: 3, WALEnd: 1000}
+	history := History{{1, 300}, {2, 400}}
+	server := Server{SystemID: "1", Timeline: 3, History: history, WALEnd: 1000}
 	slot := func(change func(*Slot)) *Slot {
 		s := &Slot{Name: "walrelay", ConfirmedFlush: 500, WALStatus: "reserved"}
 		if change != nil {
@@ -16,7 +19,7 @@ func TestJudge(t *testing.T) {
 	}
 	cp := func(change func(*Checkpoint)) *Checkpoint {
 		c := &Checkpoint{
-			Format: 1, Timeline: 3, Phase: PhaseStreaming, Covered: 500, Last: Position{490, 0},
+			Format: 1, Timeline: 3, History: history, Phase: PhaseStreaming, Covered: 500, Last: Position{490, 0},
 			LastIDs: map[string]string{"jobs": "17-3"},
 		}
 		if change != nil {
@@ -41,7 +44,7 @@ func TestJudge(t *testing.T) {
 		"first start":                 {nil, nil, nil, Backfill, "first start"},
 		"backfill unfinished":         {nil, cp(func(c *Checkpoint) { c.Phase = PhaseBackfill }), jobs(""), Backfill, "not finished"},
 		"backfill with a slot left":   {slot(nil), cp(func(c *Checkpoint) { c.Phase = PhaseBackfill }), jobs(""), Backfill, "not finished"},
-		"slot not made permanent":     {nil, cp(func(c *Checkpoint) { c.Last = Position{} }), jobs("17-3"), Backfill, "made permanent"},
+		"slot not made permanent":     {nil, cp(func(c *Checkpoint) { c.Since = &Since{} }), jobs("17-3"), Backfill, "made permanent"},
 		"slot in use":                 {slot(func(s *Slot) { s.Active, s.ActivePID = true, 77 }), nil, nil, StandBy, "process 77"},
 		"in use and lost":             {slot(func(s *Slot) { s.Active = true; s.WALStatus = "lost" }), cp(nil), jobs(""), StandBy, ""},
 		"slot gone":                   {nil, cp(nil), jobs("17-3"), Gap, "slot is gone"},
@@ -52,19 +55,41 @@ func TestJudge(t *testing.T) {
 		"stream gone":                 {slot(nil), cp(nil), jobs(""), Gap, `"jobs" is gone`},
 		"stream ends before":          {slot(nil), cp(nil), jobs("17-2"), Gap, "ends at 17-2"},
 		"stream ends before, in time": {slot(nil), cp(nil), jobs("9-9"), Gap, "ends at 9-9"},
-		"newer timeline":              {slot(nil), cp(func(c *Checkpoint) { c.Timeline = 2 }), jobs("17-3"), Gap, "timeline 3"},
-		"older timeline":              {slot(nil), cp(func(c *Checkpoint) { c.Timeline = 4 }), jobs("17-3"), Gap, "timeline 3"},
-		"another format":              {slot(nil), cp(func(c *Checkpoint) { c.Format = 2 }), jobs("17-3"), Gap, "format 2"},
+		"failed over": {slot(func(s *Slot) { s.ConfirmedFlush = 400 }), cp(func(c *Checkpoint) {
+			c.Timeline, c.History = 2, history[:1]
+		}), jobs("17-3"), Stream, ""},
+		"failed over, slot ahead of what it covers": {slot(func(s *Slot) { s.ConfirmedFlush = 401 }), cp(func(c *Checkpoint) {
+			c.Timeline, c.History = 2, history[:1]
+		}), jobs("17-3"), Gap, "covers rows up to 0/190"},
+		"failed over without the slot": {nil, cp(func(c *Checkpoint) { c.Timeline, c.History = 2, history[:1] }), jobs("17-3"), Gap, "slot is gone"},
+		"a standby, promoted": {slot(func(s *Slot) { s.ConfirmedFlush = 400 }), cp(func(c *Checkpoint) {
+			c.Timeline, c.History, c.Standby = 2, history[:1], true
+		}), jobs("17-3"), Gap, "promoted at 0/190"},
+		"a standby, promoted while idle": {slot(func(s *Slot) { s.ConfirmedFlush = 400 }), cp(func(c *Checkpoint) {
+			c.Timeline, c.History, c.Standby, c.Last = 2, history[:1], true, Position{399, 0}
+		}), jobs("17-3"), Stream, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Judge(server, tc.slot, tc.cp, tc.streams)
-			if got.Verdict != tc.want || !strings.Contains(got.Reason, tc.reason) {
-				t.Errorf("got %v: %s; want %v with %q", got.Verdict, got.Reason, tc.want, tc.reason)
+			got, err := Judge(server, tc.slot, tc.cp, tc.streams)
+			if err != nil || got.Verdict != tc.want || !strings.Contains(got.Reason, tc.reason) {
+				t.Errorf("got %v: %s, %v; want %v with %q", got.Verdict, got.Reason, err, tc.want, tc.reason)
 			}
-			if (got.Verdict == Gap) != (got.Fix != "") {
-				t.Errorf("%v has the fix %q", got.Verdict, got.Fix)
+			if (got.Verdict == Gap) != slices.Contains(Kinds, got.Kind) {
+				t.Errorf("%v is of the kind %q", got.Verdict, got.Kind)
 			}
 		})
+	}
+	for name, tc := range map[string]struct {
+		cp   *Checkpoint
+		want error
+	}{
+		"older timeline":             {cp(func(c *Checkpoint) { c.Timeline = 4 }), ErrOldTimeline},
+		"older, and backfilled then": {cp(func(c *Checkpoint) { c.Timeline, c.Phase = 4, PhaseBackfill }), ErrOldTimeline},
+		"another format":             {cp(func(c *Checkpoint) { c.Format = 2 }), ErrFormat},
+	} {
+		if _, err := Judge(server, slot(nil), tc.cp, jobs("17-3")); !errors.Is(err, tc.want) {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }
 

@@ -23,13 +23,14 @@ type Resume struct {
 	unmet bool
 }
 
-// NewResume resumes at a checkpoint, over a slot that was confirmed up to the
+// NewResume resumes at a checkpoint, as it counts on this server (see
+// [Checkpoint.On]), over a slot that was confirmed up to the
 // given LSN: it delivers each transaction whose commit starts there or later.
 func NewResume(cp Checkpoint, confirmed LSN) *Resume {
 	return &Resume{
 		last:   cp.Last,
 		commit: cp.LastCommit,
-		unmet:  !cp.Last.IsZero() && cp.Last.LSN >= confirmed,
+		unmet:  cp.LastCommit.LSN != 0 && cp.Last.LSN >= confirmed,
 	}
 }
 
@@ -54,8 +55,8 @@ func (r *Resume) Keepalive(lsn LSN) error {
 }
 
 func (r *Resume) history(met string) error {
-	return fmt.Errorf("%w: expected the transaction %d of %s at %s, %s; to repair: %s",
-		ErrHistory, r.commit.XID, r.commit.Time, r.commit.LSN, met, startAnew)
+	return fmt.Errorf("%w: expected the transaction %d of %s at %s, %s",
+		ErrHistory, r.commit.XID, r.commit.Time, r.commit.LSN, met)
 }
 
 // Appended reports whether the stream has this row already.

@@ -21,6 +21,9 @@ type Session interface {
 	Slot(ctx context.Context) (*cdc.Slot, error)
 	WALEnd(ctx context.Context) (cdc.LSN, error)
 	Clock(ctx context.Context) (time.Time, error)
+	// FirstCommit is when the first transaction of the outbox was committed that
+	// the slot still delivers; false when there is none. Nobody may hold the slot.
+	FirstCommit(ctx context.Context) (time.Time, bool, error)
 	// EnsurePublication verifies the publication, and makes it where create is
 	// set and there is none.
 	EnsurePublication(ctx context.Context, create bool) error
@@ -76,6 +79,11 @@ type Table interface {
 	ID(in *cdc.Insert) (string, bool, error)
 	// Candidates opens the rows that a backfill has to look at.
 	Candidates(ctx context.Context, s cdc.Snapshot, since cdc.Since) (Candidates, error)
+	// Rows reads rows by their ids, as the entries that they make; those that
+	// are not there are left out.
+	Rows(ctx context.Context, ids []string) ([]cdc.Event, error)
+	// KeepsRows reports whether published rows stay in the table.
+	KeepsRows() bool
 	// Mark marks rows that are on the stream.
 	Mark(ctx context.Context, rows []cdc.Mark) ([]cdc.MarkState, error)
 	// Locker says who holds a row that could not be marked.
@@ -107,6 +115,9 @@ type Sink interface {
 	Load(ctx context.Context, key string) (*cdc.Checkpoint, map[string]cdc.StreamState, error)
 	// Entries reads a stream from one id to another, both included.
 	Entries(ctx context.Context, stream, first, last string, fn func(cdc.Entry) error) error
+	// EntriesBack reads a stream from an id, included, towards its beginning,
+	// until fn says that it has seen enough.
+	EntriesBack(ctx context.Context, stream, last string, fn func(cdc.Entry) (more bool, err error)) error
 	// HangUp ends what is waiting for Redis, for good: the process stops.
 	HangUp()
 	// Clock is the time by which Redis makes entry ids.

@@ -299,7 +299,9 @@ func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
 	if server.WALEnd, err = session.WALEnd(ctx); err != nil {
 		return s, err
 	}
-	s.Judgement = cdc.Judge(server, s.slot, s.checkpoint, s.streams)
+	if s.Judgement, err = cdc.Judge(server, s.slot, s.checkpoint, s.streams); err != nil {
+		return s, unfit(err)
+	}
 	r.log.Debug("judged", "verdict", s.Verdict.String(), "reason", s.Reason)
 	return s, nil
 }
