@@ -42,7 +42,8 @@ type backfilling struct {
 	marks  []cdc.Mark  // of those
 	bytes  int
 
-	total, seen, appended, found, trimmed int64
+	total, seen, appended, found int64
+	trimmed, uncertain           int64 // whose entry may be one of those that were deleted: marked, and not
 	reported                              time.Time
 }
 
@@ -66,15 +67,24 @@ func (r *Relay) backfill(ctx context.Context, session Session) error {
 	if err != nil {
 		return err
 	}
-	if state.Verdict != cdc.Backfill {
+	if state.Verdict != cdc.Backfill && state.Verdict != cdc.Gap {
 		return errAgain
 	}
 	r.status.role(RoleBackfill)
-	r.log.Info("backfilling", "reason", state.Reason)
-
 	b := &backfilling{Relay: r, session: session, reported: time.Now()}
-	if b.since, err = r.backfillSince(ctx, session, state.checkpoint); err != nil {
+	if b.since, err = r.backfillSince(ctx, session, state); err != nil {
 		return err
+	}
+	if state.Verdict == cdc.Gap {
+		r.status.healing(state.Judgement)
+		r.log.Warn("rows may be missing; healing: publishing again what the stream lacks", "kind", state.Kind, "reason", state.Reason, "since", b.since.Time)
+	} else {
+		r.log.Info("backfilling", "reason", state.Reason)
+	}
+	if lostWithDatabase(state, session.Server()) {
+		if err := r.reportLost(ctx, state); err != nil {
+			return err
+		}
 	}
 	if err := b.begin(ctx, state); err != nil {
 		return err
@@ -90,40 +100,80 @@ func (r *Relay) backfill(ctx context.Context, session Session) error {
 }
 
 // backfillSince is what the backfill goes by: of the one that was not
-// finished, be it in the checkpoint or, where Redis forgot that, in our memory.
-func (r *Relay) backfillSince(ctx context.Context, session Session, cp *cdc.Checkpoint) (cdc.Since, error) {
-	switch {
-	case cp != nil && cp.Since != nil:
-		r.since = cp.Since
-	case r.since == nil:
-		now, err := session.Clock(ctx)
+// finished, be it in the checkpoint or, where Redis forgot that, in our memory;
+// of the checkpoint beside a gap; or of what the slot still has.
+func (r *Relay) backfillSince(ctx context.Context, session Session, state state) (cdc.Since, error) {
+	switch cp := state.checkpoint; {
+	case cp != nil && (cp.Since != nil || cp.Phase == cdc.PhaseStreaming):
+		since := cdc.SinceOf(cp)
+		r.since = &since
+	case r.since != nil:
+	default:
+		since, err := r.unknownSince(ctx, session, state.slot)
 		if err != nil {
-			return cdc.Since{}, err
+			return since, err
 		}
-		r.since = &cdc.Since{Time: now, First: true}
+		r.since = &since
 	}
 	return *r.since, nil
 }
 
+// unknownSince is what a backfill goes by that has no checkpoint. Over a slot
+// that is intact it is when the first row was committed that the slot has: what
+// was committed before was published, and Redis had it for the confirm delay.
+func (r *Relay) unknownSince(ctx context.Context, session Session, slot *cdc.Slot) (cdc.Since, error) {
+	now, err := session.Clock(ctx)
+	if err != nil {
+		return cdc.Since{}, err
+	}
+	since := cdc.Since{Time: now, First: slot == nil}
+	if slot == nil || slot.WALStatus == "lost" {
+		return since, nil
+	}
+	settled := keepBeating(r.beat)
+	first, ok, err := session.FirstCommit(ctx)
+	settled()
+	switch {
+	case errors.Is(err, ErrNotDelivered):
+		r.log.Warn("the slot does not say what it still has; only rows that are not marked are published", "error", err)
+	case err != nil:
+		return since, err
+	case ok:
+		since.Time = first
+	}
+	return since, nil
+}
+
 // begin replaces the checkpoint, so that whoever backfilled before can append
-// no more, and drops a slot that a predecessor may have left.
+// no more, and drops the slot, which does not belong to what follows.
 func (b *backfilling) begin(ctx context.Context, state state) error {
 	b.writer = b.newWriter(b.session.Server(), state.checkpoint)
-	next := cdc.Checkpoint{
-		Timeline: b.session.Server().Timeline,
-		Phase:    cdc.PhaseBackfill,
-		Token:    rand.Text(),
-		Since:    &b.since,
-		LastIDs:  lastIDs(state.streams),
-	}
+	next := b.checkpoint(cdc.PhaseBackfill, state.streams)
+	next.Token = rand.Text()
+	next.Doubt = doubt(state, b.since)
 	if err := b.write(ctx, next, nil); err != nil {
 		return err
 	}
+	b.healer.began(state.Judgement, next.Token)
+	b.status.doubt(next.Doubt)
 	b.step(StepBackfillBegun)
 	if state.slot != nil {
 		return b.session.Drop(ctx)
 	}
 	return nil
+}
+
+// checkpoint is the common part of those that a backfill writes.
+func (b *backfilling) checkpoint(phase cdc.Phase, streams map[string]cdc.StreamState) cdc.Checkpoint {
+	server := b.session.Server()
+	return cdc.Checkpoint{
+		Timeline: server.Timeline,
+		History:  server.History.Recent(),
+		Standby:  server.Standby,
+		Phase:    phase,
+		Since:    &b.since,
+		LastIDs:  lastIDs(streams),
+	}
 }
 
 // lastIDs are the last ids as found; empty for a stream that is not there.
@@ -210,7 +260,11 @@ func (b *backfilling) publish(ctx context.Context, snapshot cdc.Snapshot) error 
 			return err
 		}
 	}
-	b.log.Info("backfilled", "rows", b.seen, "appended", b.appended, "found_on_stream", b.found, "deleted_from_stream", b.trimmed)
+	b.log.Info("backfilled", "rows", b.seen, "appended", b.appended, "found_on_stream", b.found)
+	if b.trimmed > 0 || b.uncertain > 0 {
+		b.log.Warn("entries of that time were deleted from the stream, so it does not tell all of what was on it",
+			"marked_rows_not_appended", b.trimmed, "unmarked_rows_appended", b.uncertain)
+	}
 	return nil
 }
 
@@ -234,6 +288,9 @@ func (b *backfilling) row(ctx context.Context, ev cdc.Event, marked, on, trimmed
 		return err
 	}
 	b.appended++
+	if trimmed {
+		b.uncertain++
+	}
 	b.events = append(b.events, ev)
 	b.bytes += ev.Bytes
 	if !marked {
@@ -389,24 +446,23 @@ func (b *backfilling) finish(ctx context.Context, snapshot cdc.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	next := cdc.Checkpoint{
-		Timeline: b.session.Server().Timeline,
-		Phase:    cdc.PhaseStreaming,
-		// No position: the first streamed commit can start exactly at the
-		// consistent point.
-		Covered:     snapshot.Consistent,
-		CoveredTime: now,
-		Since:       &b.since,
-		LastIDs:     lastIDs(streams),
-	}
+	// No position: the first streamed commit can start exactly at the consistent
+	// point.
+	next := b.checkpoint(cdc.PhaseStreaming, streams)
+	next.Covered, next.CoveredTime = snapshot.Consistent, now
+	next.Doubt = b.writer.current.Doubt
 	if err := b.write(ctx, next, nil); err != nil {
 		return err
 	}
 	b.step(StepBackfillFinished)
 	if err := b.session.Keep(ctx, snapshot); err != nil {
+		if errors.Is(err, ErrOutlived) {
+			b.healer.outlived(err)
+		}
 		return err
 	}
 	b.step(StepBackfillKept)
+	b.healer.healed(time.Now())
 	b.log.Info("the slot is made", "consistent", snapshot.Consistent)
 	return errAgain
 }

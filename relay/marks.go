@@ -116,6 +116,19 @@ func (q *marks) ids(n int) []string {
 	return ids
 }
 
+// set returns all rows that wait, by their ids.
+func (q *marks) set() map[string]bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := map[string]bool{}
+	for _, rows := range [][]cdc.Mark{q.fresh, q.flying, q.stuck} {
+		for _, m := range rows {
+			all[m.ID] = true
+		}
+	}
+	return all
+}
+
 // take moves the next batch to flying.
 func (q *marks) take(n int, again bool) []cdc.Mark {
 	q.mu.Lock()

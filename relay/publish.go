@@ -131,7 +131,7 @@ func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *ba
 		s.step(StepAppend)
 		last := b.events[len(b.events)-1]
 		next := s.writer.current
-		next.Last, next.LastCommit, next.Since = last.Position, last.Commit, nil
+		next.Last, next.LastCommit = last.Position, last.Commit
 		if err := s.writer.write(flight, next, b.events); err != nil {
 			return err
 		}
@@ -154,8 +154,12 @@ func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *ba
 func (s *streaming) stamp(patience context.Context, progress *cdc.Progress) error {
 	covered := progress.Published()
 	next := s.writer.current
+	next.Since = nil // the slot is there
 	if covered > next.Covered {
 		next.Covered, next.CoveredTime = covered, s.serverTime
+	}
+	if next.Foreign != nil && next.Covered >= next.Foreign.Until {
+		next.Foreign = nil
 	}
 	s.step(StepStamp)
 	if err := s.writer.write(patience, next, nil); err != nil {

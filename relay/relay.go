@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
-	"github.com/stagedoor/walrelay/internal/fault"
 )
 
 // Config is what a relay works with. The zero values of the limits choose the
@@ -24,6 +23,9 @@ type Config struct {
 	Stream string
 	// Key names the checkpoint of a source.
 	Key func(cdc.Server) string
+
+	// ManualHeal has a gap wait for an operator.
+	ManualHeal bool
 
 	ConfirmDelay    time.Duration // how old a stamp has to be before it is confirmed
 	ShutdownTimeout time.Duration // how long a stop may take
@@ -84,6 +86,8 @@ type Relay struct {
 	since *cdc.Since
 	// known is the last transaction whose WAL was met as the checkpoint has it.
 	known cdc.Commit
+	// healer remembers what went wrong, so that it is not repaired for ever.
+	healer healer
 
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc // of the current attempt
@@ -172,8 +176,12 @@ func (r *Relay) Run(ctx context.Context) error {
 		if r.status.ups.Load() > before {
 			retry.reset()
 		}
+		var gap *GapError
 		switch {
 		case ctx.Err() != nil:
+		case errors.As(err, &gap):
+			r.status.role(RoleStarting)
+			r.healer.found = gap
 		case err == nil, errors.Is(err, errAgain), errors.Is(err, errReadAgain):
 		case errors.Is(err, errStandBy), errors.Is(err, ErrSlotInUse):
 			r.standBy(ctx, err)
@@ -260,16 +268,39 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 	}
 	switch state.Verdict {
 	case cdc.Stream:
-		r.since = nil
-		r.log.Info("streaming", "slot", state.slot.Name, "confirmed", state.slot.ConfirmedFlush, "covered", state.checkpoint.Covered)
-		return r.stream(ctx, session, state.slot, state.checkpoint)
+		return r.resumeStream(ctx, session, state)
 	case cdc.Backfill:
+		if err := r.healer.mayRetry(state.checkpoint); err != nil {
+			return err
+		}
 		return r.backfill(ctx, session)
 	case cdc.StandBy:
+		r.healer.found = nil // who holds the slot finds it too
 		return fmt.Errorf("%w: %s", errStandBy, state.Reason)
-	default: // a gap: nothing is appended or confirmed
-		return &fault.Error{Problem: state.Reason, Fix: state.Fix}
+	default: // nothing is appended or confirmed before it is healed
+		if err := r.healer.mayHeal(state.Judgement, r.cfg.ManualHeal); err != nil {
+			return err
+		}
+		return r.backfill(ctx, session)
 	}
+}
+
+// resumeStream streams from where slot and checkpoint agree.
+func (r *Relay) resumeStream(ctx context.Context, session Session, state state) error {
+	r.since = nil
+	if state.checkpoint.LostOn(session.Server()) {
+		if err := r.reportLost(ctx, state); err != nil {
+			return err
+		}
+	}
+	cp := state.checkpoint.On(session.Server())
+	foreign, err := r.foreignEntries(ctx, session, &cp, state.streams)
+	if err != nil {
+		return err
+	}
+	r.status.doubt(cp.Doubt)
+	r.log.Info("streaming", "slot", state.slot.Name, "confirmed", state.slot.ConfirmedFlush, "covered", cp.Covered)
+	return r.stream(ctx, session, state.slot, &cp, foreign)
 }
 
 // state is what both sides hold, and what that means.
@@ -301,6 +332,9 @@ func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
 	}
 	if s.Judgement, err = cdc.Judge(server, s.slot, s.checkpoint, s.streams); err != nil {
 		return s, unfit(err)
+	}
+	if gap := r.healer.found; gap != nil && s.Verdict == cdc.Stream {
+		s.Judgement = cdc.Judgement{Verdict: cdc.Gap, Kind: gap.Kind, Reason: gap.Error()}
 	}
 	r.log.Debug("judged", "verdict", s.Verdict.String(), "reason", s.Reason)
 	return s, nil

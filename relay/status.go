@@ -1,9 +1,13 @@
 package relay
 
 import (
+	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
 )
 
 // Role is what a relay does at the moment.
@@ -37,6 +41,8 @@ type Status struct {
 	LockedRow    string // who locks a row that is to be marked, so that confirming waits, and the command that ends it
 	Waiting      string // what the creation of the slot waits for, and the command that ends it
 	Progress     string // how far a backfill has come
+	Healing      string // what a backfill repairs
+	Doubt        string // what no heal could know, and the commands that decide
 	StandingBy   string // for whom
 
 	Oldest       time.Time // commit of the oldest row received and not published, on our clock
@@ -44,11 +50,15 @@ type Status struct {
 	WaitingIDs   []string // some rows that are published and not marked
 
 	Published, Batches, Skipped, Marked, AppendRetries, StampRetries, Reconnects uint64
+
+	Heals       map[cdc.Kind]uint64 // begun, by what was wrong
+	LostEntries uint64              // whose rows were lost with a database
 }
 
 // status is where the loops write down what they do.
 type status struct {
 	skipped, marked, rows, batches   atomic.Uint64
+	lostEntries                      atomic.Uint64
 	appendRetries, stampRetries, ups atomic.Uint64
 
 	mu        sync.Mutex
@@ -66,7 +76,7 @@ func (s *status) set(change func(*Status)) {
 func (s *status) role(role Role) {
 	s.set(func(now *Status) {
 		now.Role = role
-		now.Waiting, now.Progress = "", ""
+		now.Waiting, now.Progress, now.Healing = "", "", ""
 		if role != RoleStandby {
 			now.StandingBy = ""
 		}
@@ -89,6 +99,29 @@ func (s *status) failed(problem string, stopped bool) {
 func (s *status) waiting(text string) { s.set(func(now *Status) { now.Waiting = text }) }
 
 func (s *status) progress(text string) { s.set(func(now *Status) { now.Progress = text }) }
+
+// healing notes that a backfill repairs a gap.
+func (s *status) healing(j cdc.Judgement) {
+	s.set(func(now *Status) {
+		now.Healing = j.Reason
+		heals := maps.Clone(now.Heals)
+		if heals == nil {
+			heals = map[cdc.Kind]uint64{}
+		}
+		heals[j.Kind]++
+		now.Heals = heals
+	})
+}
+
+// doubt notes what no heal could know; nil for nothing.
+func (s *status) doubt(d *cdc.Doubt) {
+	text := ""
+	if d != nil {
+		at := d.Before.UTC().Format(time.RFC3339)
+		text = fmt.Sprintf("%s; entries of rows that were marked before %s may be gone, and were not appended again: to append those that the stream lacks, run `walrelay heal --since TIME` with the time from which on; to leave it at that, run `walrelay heal --accept-gap`", d.Reason, at)
+	}
+	s.set(func(now *Status) { now.Doubt = text })
+}
 
 func (s *status) rowLocked(text string) { s.set(func(now *Status) { now.LockedRow = text }) }
 
@@ -166,6 +199,7 @@ func (s *status) snapshot() Status {
 	now := s.now
 	now.Published, now.Batches = s.rows.Load(), s.batches.Load()
 	now.AppendRetries, now.StampRetries = s.appendRetries.Load(), s.stampRetries.Load()
+	now.LostEntries = s.lostEntries.Load()
 	now.Skipped, now.Marked = s.skipped.Load(), s.marked.Load()
 	if ups := s.ups.Load(); ups > 0 {
 		now.Reconnects = ups - 1

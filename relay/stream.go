@@ -31,11 +31,14 @@ type streaming struct {
 	*Relay
 	conn          Stream
 	senderTimeout time.Duration
+	timeline      uint32
 	writer        *writer
 	resume        *cdc.Resume
 	floor         cdc.LSN // what the slot was confirmed up to before
+	foreign       *tail   // entries that others made of our rows; nil for none
 	queue         *queue
 	marks         *marks
+	witness       witness
 
 	serverTime time.Time // PostgreSQL's clock at the last position published
 
@@ -56,7 +59,7 @@ type streaming struct {
 // stream follows the slot until the relay is to stop (nil), the connection
 // ends, or something has to be judged anew. Cancelling ctx for another reason
 // than a stop hangs up at once.
-func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp *cdc.Checkpoint) error {
+func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp *cdc.Checkpoint, foreign *tail) error {
 	conn, err := session.Start(ctx)
 	if err != nil {
 		return err
@@ -66,9 +69,11 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 		Relay:         r,
 		conn:          conn,
 		senderTimeout: session.SenderTimeout(),
+		timeline:      session.Server().Timeline,
 		writer:        r.newWriter(session.Server(), cp),
 		resume:        cdc.NewResume(*cp, slot.ConfirmedFlush),
 		floor:         slot.ConfirmedFlush,
+		foreign:       foreign,
 		queue:         newQueue(r.cfg.QueueBytes),
 		marks:         newMarks(r.cfg.MarkQueueBytes),
 		stopping:      r.stop.Done(),
@@ -76,6 +81,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 		marked:        make(chan struct{}),
 		stamped:       make(chan struct{}),
 	}
+	s.witness.hangUp = r.hangUpNow()
 	r.status.streamingFrom(s)
 	defer r.status.streamingEnded()
 
@@ -220,7 +226,7 @@ func (d *decoding) frame(f cdc.Frame) error {
 			return nil // it says nothing about the rows of this transaction
 		}
 		if err := d.resume.Keepalive(f.WALEnd); err != nil {
-			return err
+			return otherHistory(err)
 		}
 		d.end(f.WALEnd, f.ServerTime)
 		return nil
@@ -233,7 +239,7 @@ func (d *decoding) frame(f cdc.Frame) error {
 	case *cdc.Begin:
 		d.since = time.Now().Add(-max(0, f.ServerTime.Sub(m.Commit.Time)))
 		if err := d.resume.Begin(m.Commit); err != nil {
-			return err
+			return otherHistory(err)
 		}
 		if d.resume.Met() {
 			return d.release()
@@ -279,6 +285,12 @@ func (d *decoding) row(in *cdc.Insert) error {
 	ev, ok, err := d.cfg.Table.Event(in)
 	if !ok || err != nil {
 		return err
+	}
+	if d.foreign != nil && d.foreign.lookup(ev) {
+		// A poller was faster while no relay streamed.
+		d.status.skipped.Add(1)
+		d.skip(markOf(ev))
+		return nil
 	}
 	if err := d.fits(ev); err != nil {
 		return err

@@ -49,11 +49,19 @@ type tail struct {
 	trimmed bool
 }
 
+// newTail holds as many entries as given, and has nothing to read yet.
+func (r *Relay) newTail(limit int) *tail {
+	return &tail{
+		sink: r.cfg.Sink, stream: r.cfg.Stream, fields: r.cfg.Table.Fields(), limit: limit,
+		entries: map[fingerprint]struct{}{}, masks: map[uint64]struct{}{},
+	}
+}
+
 // openTail bounds the part of the stream to look at: from the oldest candidate,
 // or since where that is earlier, to what is there now. A poller's entry is
 // never older than its row.
 func (b *backfilling) openTail(ctx context.Context, oldest time.Time) (*tail, error) {
-	t := &tail{sink: b.cfg.Sink, stream: b.cfg.Stream, fields: b.cfg.Table.Fields(), limit: tailEntries, masks: map[uint64]struct{}{}}
+	t := b.newTail(tailEntries)
 	_, streams, err := b.cfg.Sink.Load(ctx, b.writer.key)
 	if err != nil {
 		return nil, err

@@ -40,7 +40,8 @@ type writer struct {
 func (r *Relay) newWriter(server cdc.Server, cp *cdc.Checkpoint) *writer {
 	w := &writer{relay: r, key: r.cfg.Key(server), beat: r.beat}
 	if cp != nil {
-		w.held, w.current = cp.Version, *cp
+		w.held, w.current = cp.Version, cp.On(server)
+		w.current.Standby = server.Standby
 		w.current.LastIDs = nil // the script knows them better
 	}
 	return w
@@ -91,7 +92,7 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 
 // permanent reports whether an error waits for an operator.
 func permanent(err error) bool {
-	return fault.As(err) != nil || errors.Is(err, cdc.ErrUnknownMessage) || errors.Is(err, cdc.ErrHistory)
+	return fault.As(err) != nil || errors.Is(err, cdc.ErrUnknownMessage)
 }
 
 // fits refuses a row that Redis would answer by hanging up, which looks like a

@@ -1,0 +1,64 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+const (
+	// foreignEntries is how many entries of our rows by others are kept in
+	// memory while streaming, as hashes.
+	foreignEntries = 200_000
+	// foreignSlack is added to the end of the WAL: rows that others can see may
+	// be committed in WAL that is not on the server's disk yet.
+	foreignSlack = 1 << 20
+)
+
+// foreignEntries reads what others appended since the checkpoint's last entry,
+// while no relay streamed: a poller may have worked meanwhile. Rows that match
+// are marked and not appended. Nil is for none.
+//
+// Such an entry can be of a row that comes long after the next one that is
+// appended, which moves the checkpoint's last entry beyond it. So the checkpoint
+// keeps where to read from until what is covered has passed all of those rows.
+func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Checkpoint, streams map[string]cdc.StreamState) (*tail, error) {
+	state := streams[r.cfg.Stream]
+	if cp.Foreign != nil && cp.Covered >= cp.Foreign.Until {
+		cp.Foreign = nil
+	}
+	if cp.Foreign == nil {
+		after, known := cp.LastIDs[r.cfg.Stream]
+		if !known {
+			after = "0-0"
+		}
+		if !state.Exists || state.LastID == after || state.Length == 0 {
+			return nil, nil
+		}
+		end, err := session.WALEnd(ctx)
+		if err != nil {
+			return nil, err
+		}
+		cp.Foreign = &cdc.Foreign{After: after, Until: end + foreignSlack}
+	}
+	t := r.newTail(foreignEntries)
+	t.first, t.last = "("+cp.Foreign.After, state.LastID
+	settled := keepBeating(r.beat)
+	more, err := t.load(ctx)
+	settled()
+	if err != nil {
+		return nil, err
+	}
+	if more {
+		return nil, &GapError{Kind: cdc.ForeignEntries, Err: fmt.Errorf(
+			"another program has appended more than %d entries of outbox rows to the stream %q since %s", foreignEntries, r.cfg.Stream, cp.Foreign.After)}
+	}
+	if len(t.entries) == 0 {
+		cp.Foreign = nil
+		return nil, nil
+	}
+	r.log.Info("another program has appended entries to the stream; rows that they are of are not appended again",
+		"stream", r.cfg.Stream, "entries", len(t.entries), "after", cp.Foreign.After)
+	return t, nil
+}

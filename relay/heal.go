@@ -1,0 +1,136 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
+)
+
+const (
+	// healsInARow is how often a gap of one kind is healed before an operator
+	// has to look: something makes it anew.
+	healsInARow = 2
+	// healSettled is how long it has to stream after a heal so that the next gap
+	// of that kind is another one.
+	healSettled = time.Minute
+)
+
+var (
+	// ErrOutlived says that the server took the temporary slot back before the
+	// backfill was finished.
+	ErrOutlived = errors.New("the backfill took longer than PostgreSQL keeps WAL for it")
+	// ErrNotDelivered says that the slot cannot be asked what it has.
+	ErrNotDelivered = errors.New("the slot does not deliver")
+)
+
+// GapError says that rows may be missing, as found out while streaming: slot
+// and checkpoint by themselves look as if they agreed.
+type GapError struct {
+	Kind cdc.Kind
+	Err  error
+}
+
+func (e *GapError) Error() string { return e.Err.Error() }
+func (e *GapError) Unwrap() error { return e.Err }
+
+// otherHistory makes a gap of WAL that does not have the checkpoint's last
+// transaction.
+func otherHistory(err error) error { return &GapError{Kind: cdc.OtherHistory, Err: err} }
+
+// healer decides whether a gap is healed now. It belongs to the goroutine of
+// Run.
+type healer struct {
+	// found is a gap that slot and checkpoint do not show. It is kept until a
+	// backfill has begun.
+	found *GapError
+
+	kind  cdc.Kind  // of the last heal
+	count int       // of heals of that kind in a row
+	ended time.Time // when the last one did
+
+	token string // of the last backfill that this relay began
+	lost  int    // of backfills in a row that PostgreSQL did not wait for
+	why   error  // the last one's end
+}
+
+// mayHeal refuses what waits for an operator.
+func (h *healer) mayHeal(j cdc.Judgement, manual bool) error {
+	if manual {
+		return &fault.Error{
+			Problem: j.Reason,
+			Fix:     "run `walrelay heal`: it publishes again what the stream lacks, and streams on (with --heal=auto the relay does so by itself)",
+		}
+	}
+	if h.kind == j.Kind && h.count >= healsInARow && (h.ended.IsZero() || time.Since(h.ended) < healSettled) {
+		return &fault.Error{
+			Problem: fmt.Sprintf("%s; that was healed %d times in a row, and something makes it anew", j.Reason, h.count),
+			Fix:     "find out what (such as maxmemory-policy other than noeviction, or a job that drops slots), and run `walrelay heal`",
+		}
+	}
+	return nil
+}
+
+// mayRetry refuses to repeat a backfill that cannot end in time, until an
+// operator asks for it, which gives it another token.
+func (h *healer) mayRetry(cp *cdc.Checkpoint) error {
+	if h.lost < healsInARow || cp == nil || cp.Token != h.token {
+		return nil
+	}
+	return &fault.Error{
+		Problem: fmt.Sprintf("%d backfills in a row were not finished", h.lost),
+		Err:     h.why,
+		Fix:     "raise max_slot_wal_keep_size, SELECT pg_reload_conf(); and run `walrelay heal`",
+	}
+}
+
+// began notes the backfill that the checkpoint now names.
+func (h *healer) began(j cdc.Judgement, token string) {
+	h.token, h.found = token, nil
+	if j.Verdict != cdc.Gap {
+		return
+	}
+	if j.Kind != h.kind || !h.ended.IsZero() && time.Since(h.ended) >= healSettled {
+		h.count = 0
+	}
+	h.kind, h.ended = j.Kind, time.Time{}
+	h.count++
+}
+
+// healed notes that the backfill is done.
+func (h *healer) healed(now time.Time) { h.ended, h.lost, h.why = now, 0, nil }
+
+// outlived notes that the backfill took too long.
+func (h *healer) outlived(err error) {
+	h.lost++
+	h.why = err
+}
+
+// doubt is what a heal cannot know: after Redis lost the stream or all it knew
+// of the source, which of the rows that were marked long before it has lost. It
+// stays until an operator decides, by asking for more or by accepting it.
+func doubt(s state, since cdc.Since) *cdc.Doubt {
+	var before *cdc.Doubt
+	if s.checkpoint != nil {
+		before = s.checkpoint.Doubt
+	}
+	switch s.Kind {
+	case cdc.NoCheckpoint, cdc.StreamMissing, cdc.StreamBehind:
+		return &cdc.Doubt{Reason: s.Reason, Before: since.Time}
+	}
+	if before != nil && since.Time.Before(before.Before) {
+		return nil // that is what was asked for
+	}
+	return before
+}
+
+// unfit makes a fault of a server and a checkpoint that do not go together.
+func unfit(err error) error {
+	fix := "run the release that wrote it, or a newer one"
+	if errors.Is(err, cdc.ErrOldTimeline) {
+		fix = "connect to the primary: name all hosts in --postgres, with target_session_attrs=read-write; if this is the right one, since the newer one is given up: `walrelay heal`"
+	}
+	return &fault.Error{Problem: err.Error(), Fix: fix}
+}

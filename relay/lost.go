@@ -1,0 +1,112 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+const (
+	// lostPage is how many entries are compared with the table at a time.
+	lostPage = 200
+	// lostEntriesMost bounds the search.
+	lostEntriesMost = 100_000
+)
+
+// lostWithDatabase reports whether rows may have been appended that the database
+// does not have any more.
+func lostWithDatabase(s state, server cdc.Server) bool {
+	return s.checkpoint != nil && s.checkpoint.LostOn(server) || s.Kind == cdc.OtherHistory || s.Kind == cdc.BeyondWAL
+}
+
+// reportLost says which entries are of rows that were lost with a database. It
+// reads the stream from the checkpoint's last entry towards its beginning for as
+// long as it meets some: they are the last ones that were appended.
+func (r *Relay) reportLost(ctx context.Context, s state) error {
+	last := s.checkpoint.LastIDs[r.cfg.Stream]
+	if last == "" {
+		return nil
+	}
+	if !r.cfg.Table.KeepsRows() {
+		r.log.Warn("the database lost the end of its WAL; which of the last entries are of rows that are lost with it is not known, since published rows are deleted", "last_entry", last)
+		return nil
+	}
+	defer keepBeating(r.beat)()
+	var page []cdc.Entry
+	var lost []string
+	read := 0
+	look := func() (more bool, err error) {
+		missing, err := r.notInTable(ctx, page)
+		lost = append(lost, missing...)
+		read += len(page)
+		more = len(missing) > 0 && read < lostEntriesMost
+		page = page[:0]
+		return more, err
+	}
+	done := false
+	err := r.cfg.Sink.EntriesBack(ctx, r.cfg.Stream, last, func(e cdc.Entry) (bool, error) {
+		page = append(page, e)
+		if len(page) < lostPage {
+			return true, nil
+		}
+		more, err := look()
+		done = !more
+		return more, err
+	})
+	if err == nil && !done && len(page) > 0 {
+		_, err = look()
+	}
+	if err != nil {
+		return err
+	}
+	for len(lost) > 0 {
+		n := min(len(lost), 50)
+		r.status.lostEntries.Add(uint64(n))
+		r.log.Warn("entries are on the stream whose rows were lost with the database", "stream", r.cfg.Stream, "entries", strings.Join(lost[:n], " "))
+		lost = lost[n:]
+	}
+	return nil
+}
+
+// notInTable returns the ids of the entries that are of no row of the table.
+// Entries without our id field are somebody else's.
+func (r *Relay) notInTable(ctx context.Context, page []cdc.Entry) ([]string, error) {
+	var ids []string
+	var id string
+	for _, f := range r.cfg.Table.Fields() {
+		if f.ID {
+			id = f.Name
+		}
+	}
+	for _, e := range page {
+		if v, ok := e.Values[id]; ok {
+			ids = append(ids, v)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	rows, err := r.cfg.Table.Rows(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[string][]cdc.Event, len(rows))
+	for _, ev := range rows {
+		byID[ev.ID] = append(byID[ev.ID], ev)
+	}
+	var missing []string
+	for _, e := range page {
+		v, ours := e.Values[id]
+		if !ours {
+			continue
+		}
+		one := r.newTail(1)
+		one.add(e)
+		if !slices.ContainsFunc(byID[v], one.lookup) {
+			missing = append(missing, e.ID)
+		}
+	}
+	return missing, nil
+}
