@@ -44,7 +44,7 @@ type backfilling struct {
 
 	total, seen, appended, found int64
 	trimmed, uncertain           int64 // whose entry may be one of those that were deleted: marked, and not
-	reported                              time.Time
+	reported                     time.Time
 }
 
 type pendingMark struct {

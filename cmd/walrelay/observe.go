@@ -28,6 +28,7 @@ type observer struct {
 
 	mu        sync.Mutex
 	slot      *health.Slot
+	timeline  uint32 // of the server that the monitor sees; 0 for a standby
 	pinnedBy  string
 	problem   error     // seen by the monitor
 	awaySince time.Time // since when the monitor sees nothing
@@ -44,8 +45,51 @@ func (o *observer) watch(ctx context.Context, m *slot.Monitor, beat func()) erro
 	}, o.relay.HangUp)
 }
 
-// look reads the age of the oldest unpublished row on the monitor's connection.
+// look reads the age of the oldest unpublished row on the monitor's connection,
+// and has the table check the stream.
 func (o *observer) look(ctx context.Context, conn *pgx.Conn) error {
+	if err := o.lookAge(ctx, conn); err != nil {
+		return err
+	}
+	return o.witness(ctx, conn)
+}
+
+// witnessed is how many unmarked rows are looked at, the oldest ones.
+const witnessed = 100
+
+// witness looks at the oldest rows that are not marked, and again when what is
+// confirmed has passed them.
+func (o *observer) witness(ctx context.Context, conn *pgx.Conn) error {
+	w := o.relay.Witness()
+	if w == nil {
+		return nil
+	}
+	o.mu.Lock()
+	same := o.timeline == w.Timeline()
+	o.mu.Unlock()
+	if !same {
+		return nil // this is another server than the one that is streamed from
+	}
+	again, look := w.Due()
+	switch {
+	case len(again) > 0:
+		unmarked, err := o.table.StillUnmarked(ctx, conn, again)
+		if err != nil {
+			return err
+		}
+		w.LookedAgain(unmarked)
+	case look:
+		unmarked, end, err := o.table.OldestUnmarked(ctx, conn, witnessed)
+		if err != nil {
+			return err
+		}
+		w.Looked(unmarked, end)
+	}
+	return nil
+}
+
+// lookAge reads the age of the oldest unpublished row.
+func (o *observer) lookAge(ctx context.Context, conn *pgx.Conn) error {
 	age, at, err := time.Duration(0), time.Time{}, error(nil)
 	if o.table.Marks() != outbox.MarkNone {
 		var found bool
@@ -76,6 +120,7 @@ func (o *observer) take(s slot.Sample) {
 		return
 	}
 	o.awaySince, o.awayError = time.Time{}, ""
+	o.timeline = s.Timeline
 	o.slot, o.pinnedBy = nil, ""
 	if lag := s.Slot; lag != nil {
 		o.slot = &health.Slot{
@@ -121,6 +166,8 @@ func (o *observer) health() health.Document {
 		Holder:             s.StandingBy,
 		LockedRow:          s.LockedRow,
 		SlotPinnedBy:       o.pinnedBy,
+		Healing:            s.Healing,
+		Doubt:              s.Doubt,
 		Slot:               o.slotNow(s),
 		OldestAge:          o.oldest(now, s),
 		Published:          s.Published,
@@ -194,5 +241,6 @@ func (o *observer) stats() web.Stats {
 		Published: s.Published, SkippedOnStream: s.Skipped, Batches: s.Batches,
 		AppendRetries: s.AppendRetries, StampRetries: s.StampRetries, Reconnects: s.Reconnects,
 		Marked: s.Marked, MarksWaiting: s.MarksWaiting,
+		Heals: s.Heals, LostEntries: s.LostEntries,
 	}
 }

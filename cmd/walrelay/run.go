@@ -52,6 +52,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		Sink:            publisher.New(client, cfg.MaxLen, cfg.Stream),
 		Stream:          cfg.Stream,
 		Key:             func(s cdc.Server) string { return publisher.Key(s.SystemID, s.Database, cfg.Slot) },
+		ManualHeal:      cfg.Heal == "manual",
 		ConfirmDelay:    cfg.ConfirmDelay,
 		ShutdownTimeout: cfg.ShutdownTimeout,
 		ValueBytes:      publisher.MaxValueBytes,

@@ -40,6 +40,7 @@ func valueTypes() []kong.Option {
 		kong.NamedMapper("maxlen", valueType[int64]{parse: parseMaxLen}),
 		kong.NamedMapper("field", fieldType{}),
 		kong.NamedMapper("mark", valueType[outbox.MarkMode]{parse: oneOf(outbox.MarkAuto, outbox.MarkPublishedAt, outbox.MarkDelete, outbox.MarkNone)}),
+		kong.NamedMapper("heal", valueType[string]{parse: oneOf("auto", "manual")}),
 		kong.NamedMapper("duration", valueType[time.Duration]{parse: parseDuration}),
 		kong.NamedMapper("duration-above-zero", valueType[time.Duration]{parse: parseDurationAboveZero}),
 		kong.NamedMapper("bytes", valueType[Bytes]{parse: parseBytes}),

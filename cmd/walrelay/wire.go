@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
-	"github.com/stagedoor/walrelay/internal/fault"
 	"github.com/stagedoor/walrelay/outbox"
 	"github.com/stagedoor/walrelay/relay"
 	"github.com/stagedoor/walrelay/slot"
@@ -47,17 +46,17 @@ func (s stream) Receive(deadline time.Time) (cdc.Frame, bool, error) {
 	return frame, ok, err
 }
 
-// lost says of rows that the slot does not deliver what an operator has to do:
-// no retry brings them.
+// lost says of what kind of gap an error is that ends a stream.
 func lost(err error) error {
-	if !errors.Is(err, slot.ErrSlotLost) && !errors.Is(err, slot.ErrPublication) {
-		return err
+	switch {
+	case errors.Is(err, slot.ErrSlotLost):
+		return &relay.GapError{Kind: cdc.SlotLost, Err: err}
+	case errors.Is(err, slot.ErrSlotMissing):
+		return &relay.GapError{Kind: cdc.NoSlot, Err: err}
+	case errors.Is(err, slot.ErrPublication):
+		return &relay.GapError{Kind: cdc.NoPublication, Err: err}
 	}
-	return &fault.Error{
-		Problem: "rows are missing between the stream and the slot",
-		Err:     err,
-		Fix:     "stop walrelay, run `walrelay teardown` and start it again: it backfills the rows that are not marked as published",
-	}
+	return err
 }
 
 // Drop implements relay.SlotMaker.
@@ -65,7 +64,11 @@ func (s session) Drop(ctx context.Context) error { return standby(s.Session.Drop
 
 // Keep implements relay.SlotMaker.
 func (s session) Keep(ctx context.Context, snapshot cdc.Snapshot) error {
-	return standby(s.Session.Keep(ctx, snapshot))
+	err := s.Session.Keep(ctx, snapshot)
+	if errors.Is(err, slot.ErrSlotLost) {
+		return fmt.Errorf("%w: %w", relay.ErrOutlived, err)
+	}
+	return standby(err)
 }
 
 // standby translates the one error of package slot that the relay decides by.

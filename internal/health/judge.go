@@ -190,6 +190,12 @@ func (j *judgement) heldUp() {
 	if in.Waiting != "" {
 		j.say(StatusWarn, "The slot is not created yet: %s.", in.Waiting)
 	}
+	if in.Healing != "" {
+		j.say(StatusWarn, "Rows may be missing, and are being put back: %s.", in.Healing)
+	}
+	if in.Doubt != "" {
+		j.say(StatusWarn, "An operator has to decide: %s.", in.Doubt)
+	}
 	if in.LockedRow != "" {
 		j.say(StatusWarn, "Published rows cannot be marked, and WAL is not confirmed: %s.", in.LockedRow)
 	}
@@ -266,7 +272,7 @@ func lastError(text string) string {
 func cleanTexts(in Input) Input {
 	for _, text := range []*string{
 		&in.StreamingError, &in.RedisError, &in.DatabaseError, &in.MarksRefused,
-		&in.Holder, &in.BackfillProgress, &in.Waiting, &in.LockedRow, &in.SlotPinnedBy,
+		&in.Healing, &in.Doubt, &in.Holder, &in.BackfillProgress, &in.Waiting, &in.LockedRow, &in.SlotPinnedBy,
 	} {
 		*text = oneLine(Redact(*text))
 	}

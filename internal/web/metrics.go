@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/health"
 )
 
@@ -19,6 +20,9 @@ type Stats struct {
 	Reconnects      uint64 // replication connections after the first
 	Marked          uint64 // rows marked in the table
 	MarksWaiting    int    // rows published and not marked yet
+
+	Heals       map[cdc.Kind]uint64 // backfills that put rows back, by what was wrong
+	LostEntries uint64              // entries whose rows were lost with a database
 }
 
 // Build names the binary.
@@ -60,6 +64,7 @@ type Collector struct {
 	status, role                   *prometheus.Desc
 	published, skipped, batches    *prometheus.Desc
 	retries, marked, marksWaiting  *prometheus.Desc
+	heals, lostEntries             *prometheus.Desc
 	oldest                         *prometheus.Desc
 	active, walStatus              *prometheus.Desc
 	unconfirmed, retained, safeWAL *prometheus.Desc
@@ -84,6 +89,8 @@ func NewCollector(health func() health.Document, stats func() Stats) *Collector 
 		retries:      desc("retries_total", "Tries that failed and were made again, by what was tried.", "reason"),
 		marked:       desc("marked_total", "Rows marked as published in the table."),
 		marksWaiting: desc("marks_waiting", "Rows published and not marked in the table yet."),
+		heals:        desc("heals_total", "Backfills begun because rows may have been missing, by what was wrong.", "reason"),
+		lostEntries:  desc("lost_entries_total", "Entries on a stream whose rows were lost with a database."),
 		oldest:       desc("oldest_unpublished_age_seconds", "Age of the oldest row that is not published, 0 when all are; absent when unknown."),
 		active:       desc("slot_active", "1 while a relay is connected to the slot."),
 		walStatus:    desc("slot_wal_status", "1 for the slot's wal_status, 0 for the others.", "status"),
@@ -97,7 +104,7 @@ func NewCollector(health func() health.Document, stats func() Stats) *Collector 
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.status, c.role, c.published, c.skipped, c.batches, c.retries, c.marked, c.marksWaiting,
-		c.oldest, c.active, c.walStatus, c.unconfirmed, c.retained, c.safeWAL,
+		c.heals, c.lostEntries, c.oldest, c.active, c.walStatus, c.unconfirmed, c.retained, c.safeWAL,
 	} {
 		descs <- d
 	}
@@ -127,6 +134,10 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	counter(c.retries, float64(stats.Reconnects), "reconnect")
 	counter(c.marked, float64(stats.Marked))
 	gauge(c.marksWaiting, float64(stats.MarksWaiting))
+	for _, kind := range cdc.Kinds {
+		counter(c.heals, float64(stats.Heals[kind]), string(kind))
+	}
+	counter(c.lostEntries, float64(stats.LostEntries))
 	if doc.OldestAge != nil {
 		gauge(c.oldest, *doc.OldestAge)
 	}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/health"
 )
 
@@ -63,6 +65,15 @@ func TestMetrics(t *testing.T) {
 	stats := Stats{
 		Published: 1, SkippedOnStream: 2, Batches: 3, AppendRetries: 4, StampRetries: 5,
 		Reconnects: 6, Marked: 7, MarksWaiting: 8,
+		Heals: map[cdc.Kind]uint64{cdc.NoSlot: 9}, LostEntries: 10,
+	}
+	heals := ""
+	for _, kind := range slices.Sorted(slices.Values(cdc.Kinds)) {
+		n := 0
+		if kind == cdc.NoSlot {
+			n = 9
+		}
+		heals += fmt.Sprintf("walrelay_heals_total{reason=%q} %d\n", kind, n)
 	}
 	const totals = `walrelay_published_total 1
 walrelay_retries_total{reason="append"} 4
@@ -75,9 +86,10 @@ walrelay_retries_total{reason="stamp"} 5
 		want string
 	}{
 		{"everything known", everything(), `walrelay_batches_total 3
-walrelay_health_status{status="critical"} 0
+` + heals + `walrelay_health_status{status="critical"} 0
 walrelay_health_status{status="ok"} 0
 walrelay_health_status{status="warn"} 1
+walrelay_lost_entries_total 10
 walrelay_marked_total 7
 walrelay_marks_waiting 8
 walrelay_oldest_unpublished_age_seconds 1.5
@@ -96,9 +108,10 @@ walrelay_slot_wal_status{status="reserved"} 0
 walrelay_slot_wal_status{status="unreserved"} 0
 `},
 		{"no slot, no age", health.Judge(health.Input{}), `walrelay_batches_total 3
-walrelay_health_status{status="critical"} 0
+` + heals + `walrelay_health_status{status="critical"} 0
 walrelay_health_status{status="ok"} 0
 walrelay_health_status{status="warn"} 1
+walrelay_lost_entries_total 10
 walrelay_marked_total 7
 walrelay_marks_waiting 8
 ` + totals + `walrelay_role{role="backfill"} 0
@@ -108,9 +121,10 @@ walrelay_role{role="streaming"} 0
 walrelay_skipped_on_stream_total 2
 `},
 		{"a slot of which little is known", health.Document{Status: health.StatusCritical, Role: health.RoleStandby, Slot: &health.Slot{Name: "walrelay"}, OldestAge: ptr(0.0)}, `walrelay_batches_total 3
-walrelay_health_status{status="critical"} 1
+` + heals + `walrelay_health_status{status="critical"} 1
 walrelay_health_status{status="ok"} 0
 walrelay_health_status{status="warn"} 0
+walrelay_lost_entries_total 10
 walrelay_marked_total 7
 walrelay_marks_waiting 8
 walrelay_oldest_unpublished_age_seconds 0
