@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stagedoor/walrelay/cdc"
 )
 
 // gap is what makes slot and checkpoint disagree.
@@ -16,7 +18,10 @@ type gap struct {
 	settings map[string]string
 	running  bool // it happens while the relay streams
 	make     func(w *world)
+	kind     cdc.Kind
 	reason   string
+	doubt    bool // what Redis had lost is not known
+	lost     bool // rows that were published are lost with the database
 }
 
 // redisDo runs a command past the proxy.
@@ -75,19 +80,19 @@ func (w *world) published() {
 func gaps() map[string]gap {
 	return map[string]gap{
 		"the slot was dropped": {
-			make:   func(w *world) { w.exec(`SELECT pg_drop_replication_slot('walrelay')`) },
-			reason: "the slot is gone",
+			make: func(w *world) { w.exec(`SELECT pg_drop_replication_slot('walrelay')`) },
+			kind: cdc.NoSlot, reason: "the slot is gone",
 		},
 		"the slot was made anew": {
 			make: func(w *world) {
 				w.exec(`SELECT pg_drop_replication_slot('walrelay')`)
 				w.exec(`SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')`)
 			},
-			reason: "the slot was moved or created anew",
+			kind: cdc.NotCovered, reason: "the slot was moved or created anew",
 		},
 		"the slot was advanced": {
-			make:   func(w *world) { w.exec(`SELECT pg_replication_slot_advance('walrelay', pg_current_wal_lsn())`) },
-			reason: "the slot was moved or created anew",
+			make: func(w *world) { w.exec(`SELECT pg_replication_slot_advance('walrelay', pg_current_wal_lsn())`) },
+			kind: cdc.NotCovered, reason: "the slot was moved or created anew",
 		},
 		"the slot lost its WAL": {
 			settings: map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"},
@@ -104,47 +109,32 @@ func gaps() map[string]gap {
 					return nil
 				})
 			},
-			reason: `the slot "walrelay" is lost`,
+			kind: cdc.SlotLost, reason: `the slot "walrelay" is lost`,
 		},
 		"Redis was emptied": {
-			make:   func(w *world) { w.redisDo("FLUSHALL") },
-			reason: "Redis has no checkpoint for it",
+			make: func(w *world) { w.redisDo("FLUSHALL") },
+			kind: cdc.NoCheckpoint, doubt: true, reason: "Redis has no checkpoint for it",
 		},
 		"the checkpoint was deleted under the relay": {
 			running: true,
 			make:    func(w *world) { w.redisDo("DEL", w.checkpoint()) },
-			reason:  "Redis has no checkpoint for it",
+			kind:    cdc.NoCheckpoint, doubt: true, reason: "Redis has no checkpoint for it",
 		},
 		"the stream was deleted under an idle relay": {
 			running: true,
 			make:    func(w *world) { w.redisDo("DEL", "jobs") },
-			reason:  `the stream "jobs" is gone`,
+			kind:    cdc.StreamMissing, doubt: true, reason: `the stream "jobs" is gone`,
 		},
 		"the stream was made anew": {
 			make: func(w *world) {
 				w.redisDo("DEL", "jobs")
 				w.redisDo("XADD", "jobs", "1-1", "outbox_id", "somebody else's")
 			},
-			reason: `the stream "jobs" ends at 1-1`,
-		},
-		"a standby was promoted": {
-			make: func(w *world) {
-				w.pg.Stop("fast")
-				// In a directory of the server's own account.
-				signal := filepath.Join(w.pg.DataDir(), "standby.signal")
-				if out, err := exec.Command("cp", "-p", filepath.Join(w.pg.DataDir(), "PG_VERSION"), signal).CombinedOutput(); err != nil {
-					w.t.Fatalf("%v: %s", err, out)
-				}
-				w.pg.Start()
-				if w.query(`SELECT pg_promote()`) != "true" {
-					w.t.Fatal("it is not promoted")
-				}
-			},
-			reason: "the server is on timeline 2",
+			kind: cdc.StreamBehind, doubt: true, reason: `the stream "jobs" ends at 1-1`,
 		},
 		"a backup was restored": {
-			make:   func(w *world) { w.restore(w.published) },
-			reason: "the database lost its end or was restored",
+			make: func(w *world) { w.restore(w.published) },
+			kind: cdc.BeyondWAL, lost: true, reason: "the database lost its end or was restored",
 		},
 		"a backup was restored, and written to": {
 			make: func(w *world) {
@@ -152,37 +142,89 @@ func gaps() map[string]gap {
 				w.insert("down", 5)
 				w.exec(`CREATE TABLE busy (filler text); INSERT INTO busy SELECT repeat('x', 1000) FROM generate_series(1, 3000)`)
 			},
-			reason: "another history",
+			kind: cdc.OtherHistory, lost: true, reason: "another history",
 		},
 	}
 }
 
-// What may have lost rows stops the line: critical, with the reason and what to
-// do about it; nothing is appended, marked or confirmed. What is to be done then
-// works: the rows that were not published come, each once.
-func TestGapStopsTheLine(t *testing.T) {
+// opened is a world in which a relay worked, and a gap was made.
+func (g gap) opened(t *testing.T, flags ...string) (*world, *relayProcess) {
+	t.Helper()
+	w := newWorld(t, worldOptions{settings: g.settings})
+	p := w.startRelay(flags...)
+	p.streams()
+	w.insert("before", 5)
+	w.verify(0)
+	w.allMarked()
+	w.confirmedPast()
+	if g.running {
+		g.make(w)
+		return w, p
+	}
+	p.stop()
+	w.insert("down", 3)
+	g.make(w)
+	return w, w.startRelay(flags...)
+}
+
+// What may have lost rows is found and healed: every row that the database has
+// is on the stream once, and the log says what was wrong. Entries that Redis has
+// are not sent again.
+func TestGapIsHealed(t *testing.T) {
 	for name, gap := range gaps() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, worldOptions{settings: gap.settings})
-			p := w.startRelay()
-			p.streams()
-			w.insert("before", 5)
-			w.verify(0)
+			w, p := gap.opened(t)
+			p.says("rows may be missing; healing")
+			p.says(gap.reason)
+			w.insert("behind the gap", 2)
+			p.becomes("well", func(code int, doc healthDocument) bool {
+				return code == 200 && doc.Role == "streaming" && (doc.reason("walrelay heal --since") != "") == gap.doubt
+			})
+			w.insert("after", 2)
 			w.allMarked()
+			w.eventually("the last row is on the stream", func() error {
+				if kinds := w.onStream("kind"); !slices.Contains(kinds, "after") {
+					return fmt.Errorf("%v", kinds)
+				}
+				return nil
+			})
+			w.each("before", "down", "behind the gap", "after")
 			w.confirmedPast()
-			if !gap.running {
-				p.stop()
-				w.insert("down", 3)
-				gap.make(w)
-				p = w.startRelay()
-			} else {
-				gap.make(w)
+			if got := p.metric(fmt.Sprintf("walrelay_heals_total{reason=%q}", gap.kind)); got != "1" {
+				t.Errorf("%s heals of the kind %s", got, gap.kind)
 			}
+			if gap.lost {
+				p.says("entries are on the stream whose rows were lost with the database")
+				if got := p.metric("walrelay_lost_entries_total"); got != "5" {
+					t.Errorf("%s entries are reported as lost with the database", got)
+				}
+			}
+
+			// Another start finds nothing to repair.
+			p.stop()
+			p = w.startRelay()
+			p.streams()
+			w.insert("in the end", 1)
+			w.each("before", "down", "behind the gap", "after")
+			if strings.Contains(p.log.String(), "rows may be missing") {
+				t.Error("the gap is healed twice")
+			}
+		})
+	}
+}
+
+// With --heal=manual it waits for an operator: critical, with the reason and
+// the command; nothing is appended, marked or confirmed until that is given.
+func TestGapWaitsForAnOperator(t *testing.T) {
+	for name, gap := range gaps() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, p := gap.opened(t, "--heal", "manual")
 			stopped := func() {
 				t.Helper()
 				p.becomes("critical, with the reason and the fix", func(code int, doc healthDocument) bool {
-					return code == 503 && doc.reason(gap.reason, "walrelay teardown") != ""
+					return code == 503 && doc.reason(gap.reason, "walrelay heal") != ""
 				})
 			}
 			stopped()
@@ -198,20 +240,35 @@ func TestGapStopsTheLine(t *testing.T) {
 			if now := state(); now != before {
 				t.Errorf("behind the gap there were %s, and are %s", before, now)
 			}
-
-			p = w.tearDown(p)
-			p.streams()
-			w.insert("after", 2)
-			w.allMarked()
-			w.eventually("the last row is on the stream", func() error {
-				if kinds := w.onStream("kind"); !slices.Contains(kinds, "after") {
-					return fmt.Errorf("%v", kinds)
-				}
-				return nil
-			})
-			w.each("down", "behind the gap", "after")
-			w.confirmedPast()
 		})
+	}
+}
+
+// A promotion is no gap where the slot is there: what was appended of the WAL
+// that both servers share is skipped, and the rest comes.
+func TestPromotionWithTheSlotIsNoGap(t *testing.T) {
+	w, p := gap{make: func(w *world) {
+		for range 2 {
+			w.pg.Stop("fast")
+			// In a directory of the server's own account.
+			signal := filepath.Join(w.pg.DataDir(), "standby.signal")
+			if out, err := exec.Command("cp", "-p", filepath.Join(w.pg.DataDir(), "PG_VERSION"), signal).CombinedOutput(); err != nil {
+				w.t.Fatalf("%v: %s", err, out)
+			}
+			w.pg.Start()
+			if w.query(`SELECT pg_promote()`) != "true" {
+				w.t.Fatal("it is not promoted")
+			}
+			w.insert("between two promotions", 1)
+		}
+	}}.opened(t)
+	p.streams()
+	w.insert("after", 2)
+	w.verify(0)
+	w.allMarked()
+	w.confirmedPast()
+	if strings.Contains(p.log.String(), "rows may be missing") {
+		t.Error("a promotion is healed")
 	}
 }
 
