@@ -83,11 +83,11 @@ func TestTableTellsOfRowsThatWereMissed(t *testing.T) {
 			w.exec(`ALTER PUBLICATION walrelay SET (publish = 'insert')`)
 		},
 		"the table was swapped by renames": func(w *world) {
+			// Its ids begin anew.
 			w.exec(`CREATE TABLE other (LIKE outbox INCLUDING ALL);
 				ALTER TABLE outbox RENAME TO away; ALTER TABLE other RENAME TO outbox`)
-			w.insert("on the other table", 2)
-			w.exec(`ALTER TABLE outbox RENAME TO other; ALTER TABLE away RENAME TO outbox`)
-			w.exec(`SET session_replication_role = replica; INSERT INTO outbox (kind, payload) VALUES ('after', '{}')`)
+			w.insert("missed", 3)
+			w.exec(`ALTER PUBLICATION walrelay SET TABLE outbox`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
