@@ -1,5 +1,5 @@
-// Package relay is the life of the relay: start, backfill, stream, stand by,
-// stop. It decides when; package cdc decides what may be concluded, and the
+// Package relay is the life of the relay: start, backfill, stream, heal, stand
+// by, stop. It decides when; package cdc decides what may be concluded, and the
 // interfaces in ports.go do the work on either side.
 //
 // # The guarantee
@@ -37,7 +37,7 @@
 // it counts when all that came before it is published. That is how an idle
 // outbox beside busy tables lets WAL go, without a heartbeat table.
 //
-// # 3. Starting is a backfill
+// # 3. Starting and healing are a backfill
 //
 // Where there is no slot, the relay makes a temporary one with a snapshot of the
 // same moment, appends the rows of the snapshot that the stream lacks, marks
@@ -45,15 +45,45 @@
 // to the permanent one. Snapshot and slot together have every row once.
 //
 // Invariant: a slot beside a streaming checkpoint exists only after a finished
-// backfill. A crash anywhere leads to doing it again: the end of the stream tells
-// which rows were appended (see tail).
+// backfill. A crash anywhere leads to doing it again, with the same since: the
+// end of the stream tells which rows were appended (see tail).
+//
+// A gap is where rows may be missing: slot and checkpoint do not belong together
+// ([cdc.Judge] names the kinds), or what was found while streaming says so
+// ([GapError]). It is healed by the same backfill before anything is appended.
+// Its candidates are the rows that nobody marked, and those that were marked
+// since the checkpoint's covered time: Redis may have forgotten them, and the
+// tail of the stream tells. So what is on the stream is not appended again, and
+// what is missing is, whichever side lost it.
+//
+// An operator asks for a heal in the same way that a relay begins one: by
+// replacing the checkpoint with one that says backfill. A relay that streams
+// meets it with its next stamp. So there is one way into a backfill, and a
+// request survives the death of whoever was to do it.
+//
+// What no heal can know is kept in the checkpoint as a doubt: after Redis lost
+// the stream, which of the rows that were marked long before it had had.
+//
+// Entries that others appended while no relay streamed are read once at a start
+// (see foreignEntries): a poller may have worked meanwhile.
 //
 // # 4. The table checks the stream
 //
 // Rows are marked after they are appended and before they are confirmed (see
 // marks). So a row that is confirmed and not marked was missed, whatever the
-// reason. It shows by the age of the oldest unmarked row, of which health makes
-// a critical one; nothing is put back yet without an operator.
+// reason. The monitor looks at the oldest unmarked rows every few seconds, and
+// again when what is confirmed has passed them ([Witness]); what is still
+// unmarked then is a gap like any other.
+//
+// # Another database of the same name
+//
+// After a failover the WAL is another one from some position on, and a commit
+// that the old primary had at a position is not the one that the new primary
+// has there. The checkpoint holds its timeline and that one's history, and
+// counts only up to where the histories part ([cdc.Checkpoint.On]). A restored
+// volume shows neither: there the checkpoint's own transaction has to be met at
+// its place ([cdc.Resume]). Entries whose rows were lost with a database are
+// reported, with their ids; nobody can take them back from consumers.
 //
 // # Who does what
 //
@@ -85,7 +115,9 @@
 //	starting ─ connect ─ judge ─┬─ slot in use ──────▶ standing by ─────┤
 //	                            ├─ first start ──────▶ backfilling ─────┤
 //	                            ├─ they agree ───────▶ streaming ───────┤
-//	                            └─ gap ──────────────▶ stopped, critical┘
+//	                            ├─ gap ──────────────▶ backfilling ─────┤
+//	                            └─ gap, manual or the same one again ───┘
+//	                                                   (critical)
 //
 // # What happens when
 //
@@ -96,6 +128,11 @@
 //	Redis restarts, all kept       the write is repeated until it succeeds
 //	Redis went back a little       the version shows it; the slot still has the rows
 //	Redis went back too far        covered < confirmed_flush_lsn: a gap
+//	the slot is gone, moved, lost  a gap
+//	the database fails over        with its slot: skip what both histories share; without: a gap
+//	a backup is restored           the checkpoint's transaction is not met: a gap
+//	rows were not delivered        the table's marks show it: a gap
+//	a gap comes again and again    after two heals in a row an operator has to look
 //	a row cannot be marked         publishing goes on, confirming waits
 //	marking is refused             publishing and confirming go on; health is critical
 //	a row cannot be published      everything before it is published, and the line stops
