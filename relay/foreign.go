@@ -23,6 +23,8 @@ const (
 // Such an entry can be of a row that comes long after the next one that is
 // appended, which moves the checkpoint's last entry beyond it. So the checkpoint
 // keeps where to read from until what is covered has passed all of those rows.
+// Where no entry is of ours, its last entry moves to what was read, so that the
+// next start need not read it again: then cp.LastIDs is set, and is to be written.
 func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Checkpoint, streams map[string]cdc.StreamState) (*tail, error) {
 	state := streams[r.cfg.Stream]
 	if cp.Foreign != nil && cp.Covered >= cp.Foreign.Until {
@@ -33,6 +35,7 @@ func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Che
 		if !known {
 			after = "0-0"
 		}
+		cp.LastIDs = nil
 		if !state.Exists || state.LastID == after || state.Length == 0 {
 			return nil, nil
 		}
@@ -55,9 +58,10 @@ func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Che
 			"another program has appended more than %d entries of outbox rows to the stream %q since %s", foreignEntries, r.cfg.Stream, cp.Foreign.After)}
 	}
 	if len(t.entries) == 0 {
-		cp.Foreign = nil
+		cp.Foreign, cp.LastIDs = nil, map[string]string{r.cfg.Stream: state.LastID}
 		return nil, nil
 	}
+	cp.LastIDs = nil
 	r.log.Info("another program has appended entries to the stream; rows that they are of are not appended again",
 		"stream", r.cfg.Stream, "entries", len(t.entries), "after", cp.Foreign.After)
 	return t, nil

@@ -82,6 +82,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 		stamped:       make(chan struct{}),
 	}
 	s.witness.hangUp = r.hangUpNow()
+	s.writer.current.LastIDs = cp.LastIDs // with the first write
 	r.status.streamingFrom(s)
 	defer r.status.streamingEnded()
 

@@ -1,0 +1,109 @@
+package relay
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+func gapOf(kind cdc.Kind) cdc.Judgement {
+	return cdc.Judgement{Verdict: cdc.Gap, Kind: kind, Reason: "it is gone"}
+}
+
+// What is made anew again and again is not healed for ever. Streaming for a
+// while in between, or another kind, makes it a new gap.
+func TestHealsInARowWaitForAnOperator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h healer
+		heal := func(kind cdc.Kind) {
+			t.Helper()
+			if err := h.mayHeal(gapOf(kind), false); err != nil {
+				t.Fatal(err)
+			}
+			h.began(gapOf(kind), "token")
+			h.healed(time.Now())
+		}
+		heal(cdc.NoSlot)
+		heal(cdc.NoSlot)
+		err := h.mayHeal(gapOf(cdc.NoSlot), false)
+		if err == nil || !permanent(err) || !strings.Contains(err.Error(), "walrelay heal") {
+			t.Errorf("the third one is healed: %v", err)
+		}
+		heal(cdc.StreamMissing) // another one
+		heal(cdc.NoSlot)
+		heal(cdc.NoSlot)
+		time.Sleep(healSettled)
+		heal(cdc.NoSlot)
+		heal(cdc.NoSlot)
+		if h.mayHeal(gapOf(cdc.NoSlot), false) == nil {
+			t.Error("after a pause they are not counted any more")
+		}
+		// The operator's request is a backfill, not a gap, and is not a reason
+		// to trust the next one.
+		h.began(cdc.Judgement{Verdict: cdc.Backfill}, "the operator's")
+		h.healed(time.Now())
+	})
+}
+
+func TestManualHealNamesTheCommand(t *testing.T) {
+	var h healer
+	if err := h.mayHeal(gapOf(cdc.NoSlot), true); !permanent(err) || !strings.Contains(err.Error(), "walrelay heal") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A backfill that PostgreSQL does not keep WAL for is not repeated for ever, but
+// is when an operator asks for it.
+func TestBackfillThatIsOutlivedWaitsForAnOperator(t *testing.T) {
+	var h healer
+	mine := &cdc.Checkpoint{Phase: cdc.PhaseBackfill, Token: "mine"}
+	for range healsInARow {
+		if err := h.mayRetry(mine); err != nil {
+			t.Fatal(err)
+		}
+		h.began(cdc.Judgement{Verdict: cdc.Backfill}, "mine")
+		h.outlived(errors.New("the temporary slot was gone"))
+	}
+	if err := h.mayRetry(mine); !permanent(err) || !strings.Contains(err.Error(), "max_slot_wal_keep_size") {
+		t.Errorf("got %v", err)
+	}
+	if err := h.mayRetry(&cdc.Checkpoint{Phase: cdc.PhaseBackfill, Token: "the operator's"}); err != nil {
+		t.Errorf("the operator is refused: %v", err)
+	}
+	h.healed(time.Now())
+	if err := h.mayRetry(mine); err != nil {
+		t.Errorf("after a success: %v", err)
+	}
+}
+
+// A doubt stays until an operator asks for what it is about.
+func TestDoubtStaysUntilDecided(t *testing.T) {
+	at := func(hour int) time.Time { return time.Date(2026, 1, 1, hour, 0, 0, 0, time.UTC) }
+	since := func(hour int) cdc.Since { return cdc.Since{Time: at(hour)} }
+	held := &cdc.Doubt{Reason: "Redis was emptied", Before: at(12)}
+	with := func(d *cdc.Doubt, j cdc.Judgement) state {
+		return state{Judgement: j, checkpoint: &cdc.Checkpoint{Doubt: d}}
+	}
+	for name, tc := range map[string]struct {
+		s     state
+		since cdc.Since
+		want  *cdc.Doubt
+	}{
+		"nothing to doubt":         {with(nil, gapOf(cdc.NoSlot)), since(10), nil},
+		"Redis was emptied":        {state{Judgement: gapOf(cdc.NoCheckpoint)}, since(10), &cdc.Doubt{Reason: "it is gone", Before: at(10)}},
+		"the stream was deleted":   {with(nil, gapOf(cdc.StreamMissing)), since(10), &cdc.Doubt{Reason: "it is gone", Before: at(10)}},
+		"another heal does not":    {with(held, gapOf(cdc.NoSlot)), since(12), held},
+		"a later one neither":      {with(held, gapOf(cdc.NoSlot)), since(13), held},
+		"an operator's does":       {with(held, cdc.Judgement{Verdict: cdc.Backfill}), since(11), nil},
+		"the next one comes later": {with(held, gapOf(cdc.StreamMissing)), since(13), &cdc.Doubt{Reason: "it is gone", Before: at(13)}},
+	} {
+		got := doubt(tc.s, tc.since)
+		if (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
