@@ -1,0 +1,108 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stagedoor/walrelay/relay"
+)
+
+// The relay dies in each step of a heal, while rows are written. The next one
+// does it again, with the same since: what was marked before the gap is not sent
+// again, what Redis lacks is, each row once.
+func TestRelayKilledWhileHealing(t *testing.T) {
+	for _, step := range []relay.Step{
+		relay.StepBackfillLocked, relay.StepBackfillBegun, relay.StepBackfillSlot, relay.StepBackfillAppended,
+		relay.StepBackfillMarked, relay.StepBackfillFinished, relay.StepBackfillKept,
+	} {
+		t.Run(string(step), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, worldOptions{volatile: true})
+			p := w.startRelay()
+			p.streams()
+			w.insert("kept", 5)
+			w.verify(0)
+			if err := w.rdb().Save(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			w.insert("lost", 700)
+			w.verify(0)
+			w.allMarked()
+			w.confirmedPast()
+			p.stop()
+			w.redis.Kill()
+			w.redis.Start()
+			w.insert("down", 5)
+
+			p = w.startRelayEnv([]string{execEnv + "=crash", crashEnv + "=" + string(step) + ":1"})
+			w.insert("meanwhile", 5)
+			if err := p.killedItself(); err != nil {
+				t.Fatal(err)
+			}
+			w.insert("after", 5)
+			p = w.startRelay()
+			p.streams()
+			w.insert("last", 5)
+			w.verify(5 + 700 + 15)
+			w.allMarked()
+			w.confirmedPast()
+		})
+	}
+}
+
+// Redis forgets all of it in the middle of a heal, and right after the slot was
+// made: nothing is lost, nothing twice.
+func TestRedisForgetsWhileHealing(t *testing.T) {
+	for _, step := range []relay.Step{relay.StepBackfillSlot, relay.StepBackfillAppended, relay.StepBackfillFinished, relay.StepBackfillKept} {
+		t.Run(string(step), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, worldOptions{volatile: true})
+			w.exec(`INSERT INTO outbox (kind, payload) SELECT 'old', to_jsonb(i) FROM generate_series(1, 700) i`)
+			p := w.startRelayEnv([]string{execEnv + "=crash", crashEnv + "=" + string(step) + ":1"})
+			if err := p.killedItself(); err != nil {
+				t.Fatal(err)
+			}
+			w.redisDo("FLUSHALL")
+			w.insert("after", 5)
+			p = w.startRelay()
+			p.streams()
+			w.insert("last", 5)
+			w.verify(705)
+			w.allMarked()
+			w.confirmedPast()
+		})
+	}
+}
+
+// Whoever keeps making the gap anew is not healed for ever: the relay says so
+// and waits.
+func TestGapThatComesAgainWaitsForAnOperator(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	p := w.startRelay()
+	p.streams()
+	for heals := 1; heals <= 3; heals++ {
+		w.insert(fmt.Sprint("round ", heals), 2)
+		w.verify(0)
+		w.allMarked()
+		w.redisDo("DEL", "jobs")
+		if heals == 3 {
+			break
+		}
+		w.eventually("the gap is healed", func() error {
+			if n := strings.Count(p.log.String(), "the slot is made"); n < heals+1 {
+				return fmt.Errorf("%d slots were made", n)
+			}
+			return nil
+		})
+		p.streamed(heals + 1)
+		w.redisDo("XADD", "jobs", "*", "task", "keeps the stream there")
+	}
+	p.becomes("critical, with the command", func(code int, doc healthDocument) bool {
+		return code == 503 && doc.reason("healed 2 times in a row", "walrelay heal") != ""
+	})
+	if got := p.metric(`walrelay_heals_total{reason="stream_missing"}`); got != "2" {
+		t.Errorf("%s heals", got)
+	}
+}
