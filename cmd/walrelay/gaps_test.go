@@ -189,7 +189,11 @@ func TestGapIsHealed(t *testing.T) {
 				}
 				return nil
 			})
-			w.each("before", "down", "behind the gap", "after")
+			kinds := []string{"down", "behind the gap", "after"}
+			if !gap.doubt {
+				kinds = append(kinds, "before")
+			}
+			w.each(kinds...)
 			w.confirmedPast()
 			if got := p.metric(fmt.Sprintf("walrelay_heals_total{reason=%q}", gap.kind)); got != "1" {
 				t.Errorf("%s heals of the kind %s", got, gap.kind)
@@ -206,7 +210,8 @@ func TestGapIsHealed(t *testing.T) {
 			p = w.startRelay()
 			p.streams()
 			w.insert("in the end", 1)
-			w.each("before", "down", "behind the gap", "after")
+			w.allMarked()
+			w.each(append(kinds, "in the end")...)
 			if strings.Contains(p.log.String(), "rows may be missing") {
 				t.Error("the gap is healed twice")
 			}
