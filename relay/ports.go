@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/match"
 )
 
 // Source is PostgreSQL's replication side. Package slot provides it.
@@ -72,7 +73,7 @@ type Table interface {
 	// Marks reports whether published rows are marked (or deleted).
 	Marks() bool
 	// Fields describes the fields of an entry, in order.
-	Fields() []FieldInfo
+	Fields() match.Fields
 	// Event makes an entry of an inserted row; false for a row that needs none.
 	Event(in *cdc.Insert) (cdc.Event, bool, error)
 	// ID is the id of an inserted row that has its entry; false where Event is.
@@ -88,13 +89,6 @@ type Table interface {
 	Mark(ctx context.Context, rows []cdc.Mark) ([]cdc.MarkState, error)
 	// Locker says who holds a row that could not be marked.
 	Locker(ctx context.Context, id string) (string, error)
-}
-
-// FieldInfo describes a field of an entry.
-type FieldInfo struct {
-	Name string
-	ID   bool // it holds the outbox id
-	JSON bool // its values are compared as JSON
 }
 
 // Candidates are the rows a backfill looks at, in one snapshot.

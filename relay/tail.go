@@ -2,14 +2,13 @@ package relay
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/match"
 )
 
 const (
@@ -24,24 +23,19 @@ const (
 	timeIDs = 1_000_000_000_000
 )
 
-// fingerprint is the hash of an entry's fields, as far as they are ours too.
-type fingerprint [16]byte
-
-// tail knows which rows the end of a stream has. An entry is the same as a row
-// if it has the same id and the same values in all of the fields that it has,
-// whoever wrote it; JSON is compared as values, since others spell it
-// differently. Ids alone do not do: after a failover they are issued again.
+// tail knows which rows the end of a stream has; see package match for when an
+// entry is the same as a row.
 //
 // The tail is read in pieces that fit into memory. What a piece shows is kept
 // as one bit a row, by the row's number in the snapshot's order.
 type tail struct {
 	sink        Sink
 	stream      string
-	fields      []FieldInfo
+	fields      match.Fields
 	first, last string // ids still to be read; last is empty for nothing to read
 	limit       int    // entries in memory at a time
 
-	entries map[fingerprint]struct{}
+	entries map[match.Fingerprint]struct{}
 	masks   map[uint64]struct{} // the sets of our fields that entries have; of 64 at most
 	found   []uint64            // bits, by row
 
@@ -53,7 +47,7 @@ type tail struct {
 func (r *Relay) newTail(limit int) *tail {
 	return &tail{
 		sink: r.cfg.Sink, stream: r.cfg.Stream, fields: r.cfg.Table.Fields(), limit: limit,
-		entries: map[fingerprint]struct{}{}, masks: map[uint64]struct{}{},
+		entries: map[match.Fingerprint]struct{}{}, masks: map[uint64]struct{}{},
 	}
 }
 
@@ -102,7 +96,7 @@ var errFull = errors.New("as many entries as fit into memory")
 
 // load reads the next piece and reports whether there are more after it.
 func (t *tail) load(ctx context.Context) (more bool, err error) {
-	t.entries = map[fingerprint]struct{}{}
+	t.entries = map[match.Fingerprint]struct{}{}
 	if t.last == "" {
 		return false, nil
 	}
@@ -122,21 +116,10 @@ func (t *tail) load(ctx context.Context) (more bool, err error) {
 
 // add takes an entry that has our id field; others cannot be a row of ours.
 func (t *tail) add(e cdc.Entry) {
-	var mask uint64
-	id := false
-	values := make([][]byte, len(t.fields))
-	for i, f := range t.fields {
-		if v, ok := e.Values[f.Name]; ok {
-			mask |= 1 << i
-			values[i] = []byte(v)
-			id = id || f.ID
-		}
+	if v, ok := t.fields.OfEntry(e); ok {
+		t.masks[v.Has] = struct{}{}
+		t.entries[t.fields.Fingerprint(v, v.Has)] = struct{}{}
 	}
-	if !id {
-		return
-	}
-	t.masks[mask] = struct{}{}
-	t.entries[t.hash(mask, values)] = struct{}{}
 }
 
 // has reports whether the pieces read so far hold this row, which is the
@@ -157,49 +140,17 @@ func (t *tail) has(row int, ev cdc.Event) bool {
 }
 
 func (t *tail) lookup(ev cdc.Event) bool {
-	var have uint64
-	values := make([][]byte, len(t.fields))
-	i := 0
-	for _, f := range ev.Fields {
-		for i < len(t.fields) && t.fields[i].Name != f.Name {
-			i++
-		}
-		if i == len(t.fields) {
-			return false
-		}
-		have |= 1 << i
-		values[i] = f.Value
+	v, ok := t.fields.OfRow(ev)
+	if !ok {
+		return false
 	}
 	for mask := range t.masks {
-		if mask&^have != 0 {
+		if mask&^v.Has != 0 {
 			continue
 		}
-		if _, ok := t.entries[t.hash(mask, values)]; ok {
+		if _, ok := t.entries[t.fields.Fingerprint(v, mask)]; ok {
 			return true
 		}
 	}
 	return false
-}
-
-// hash covers which fields there are, and their values.
-func (t *tail) hash(mask uint64, values [][]byte) fingerprint {
-	h := sha256.New()
-	var n [8]byte
-	binary.BigEndian.PutUint64(n[:], mask)
-	h.Write(n[:])
-	for i, f := range t.fields {
-		if mask&(1<<i) == 0 {
-			continue
-		}
-		v := values[i]
-		if f.JSON {
-			v = canonicalJSON(v)
-		}
-		binary.BigEndian.PutUint64(n[:], uint64(len(v)))
-		h.Write(n[:])
-		h.Write(v)
-	}
-	var fp fingerprint
-	copy(fp[:], h.Sum(nil))
-	return fp
 }

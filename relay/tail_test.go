@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/match"
 )
 
 // listed is a stream as a list, with ids that grow with its length.
@@ -60,8 +61,8 @@ func (c clocked) Clock(context.Context) (time.Time, error) { return c.now, nil }
 type described struct{ Table }
 
 // Fields implements Table.
-func (described) Fields() []FieldInfo {
-	return []FieldInfo{{Name: "kind"}, {Name: "outbox_id", ID: true}, {Name: "payload", JSON: true}}
+func (described) Fields() match.Fields {
+	return match.Fields{{Name: "kind"}, {Name: "outbox_id", ID: true}, {Name: "payload", JSON: true}}
 }
 
 // entry is one with this id and these names and values.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/match"
 	"github.com/stagedoor/walrelay/outbox"
 	"github.com/stagedoor/walrelay/relay"
 	"github.com/stagedoor/walrelay/slot"
@@ -96,11 +97,11 @@ func (t table) Check(ctx context.Context) error {
 func (t table) Marks() bool { return t.Table.Marks() != outbox.MarkNone }
 
 // Fields implements relay.Table.
-func (t table) Fields() []relay.FieldInfo {
-	var fields []relay.FieldInfo
+func (t table) Fields() match.Fields {
+	var fields match.Fields
 	json := t.JSONFields()
 	for _, f := range t.Table.Fields() {
-		fields = append(fields, relay.FieldInfo{Name: f.Name, ID: f.Column == t.id, JSON: json[f.Name]})
+		fields = append(fields, match.Field{Name: f.Name, ID: f.Column == t.id, JSON: json[f.Name]})
 	}
 	return fields
 }
