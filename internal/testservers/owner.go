@@ -61,7 +61,15 @@ func (o *owner) own(dir string) error {
 			break
 		}
 	}
-	return os.Chown(dir, int(o.uid), int(o.gid))
+	return o.chown(dir)
+}
+
+// chown gives a file or directory to the owner.
+func (o *owner) chown(path string) error {
+	if o == nil {
+		return nil
+	}
+	return os.Chown(path, int(o.uid), int(o.gid))
 }
 
 // command prepares a program that runs as the owner, in dir, in a process

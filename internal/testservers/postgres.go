@@ -38,6 +38,7 @@ type Postgres struct {
 	server
 	opts      PostgresOptions
 	bin       string
+	standby   func(context.Context) error // of one that begins as a standby: copies its primary
 	databases atomic.Int64
 }
 
@@ -65,22 +66,26 @@ func (pg *Postgres) create(ctx context.Context) error {
 		return account.command(pg.dir, filepath.Join(pg.bin, "postgres"), "-D", pg.DataDir())
 	}
 	pg.ready = pg.answers
-	makeData := copyTemplate
+	pg.adopt = pg.configure
+	fill := func(data string) error { return copyTemplate(ctx, pg.bin, data, account) }
 	if pg.opts.OwnSystemID {
-		makeData = initdb
+		fill = func(data string) error { return initdb(ctx, pg.bin, data, account) }
 	}
-	if err := makeData(ctx, pg.bin, pg.DataDir(), account); err != nil {
-		return err
+	if pg.standby != nil {
+		fill = func(string) error { return pg.standby(ctx) }
 	}
-	if err := pg.configure(); err != nil {
+	if err := pg.replaceData(fill); err != nil {
 		return err
 	}
 	return pg.TryStart(ctx)
 }
 
-// configure writes the settings: ours first, since the last one of a name
-// counts.
+// configure makes a data directory this server's own. Settings are written
+// after those that are there, since the last one of a name counts.
 func (pg *Postgres) configure() error {
+	if err := forgetProcess(pg.DataDir()); err != nil {
+		return err
+	}
 	onOff := map[bool]string{true: "on", false: "off"}
 	settings := map[string]string{
 		// In the data directory, as a killed server cannot clean up /dev/shm.
@@ -152,9 +157,6 @@ func (pg *Postgres) Exec(ctx context.Context, db, sql string) error {
 	_, err = conn.Exec(ctx, sql).ReadAll()
 	return errors.Join(err, conn.Close(ctx))
 }
-
-// DataDir is the server's data directory.
-func (pg *Postgres) DataDir() string { return filepath.Join(pg.dir, "data") }
 
 // SocketDir is the directory of the server's Unix socket, a host for libpq.
 func (pg *Postgres) SocketDir() string { return pg.dir }

@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,6 +31,7 @@ type RedisOptions struct {
 type Redis struct {
 	server
 	opts RedisOptions
+	from atomic.Pointer[string] // whom it follows, as host:port; nil for nobody
 }
 
 // StartRedis starts a server and ends it when the test is over. The program is
@@ -54,14 +57,18 @@ func (r *Redis) create(ctx context.Context) error {
 	}
 	args := []string{
 		"--port", strconv.Itoa(r.Port()), "--bind", "127.0.0.1", "--protected-mode", "no",
-		"--dir", r.dir, "--unixsocket", r.Socket(), "--save", "", "--daemonize", "no",
+		"--dir", r.DataDir(), "--unixsocket", r.Socket(), "--save", "", "--daemonize", "no",
+		"--repl-diskless-sync-delay", "0", // or replicas wait for others to come
 	}
 	if r.opts.Durable {
 		args = append(args, "--appendonly", "yes", "--appendfsync", "always")
 	}
 	args = append(args, r.opts.Args...)
-	r.command = func() *exec.Cmd { return self.command(r.dir, path, args...) }
+	r.command = func() *exec.Cmd { return self.command(r.dir, path, slices.Concat(args, r.following())...) }
 	r.ready = r.answers
+	if err := os.Mkdir(r.DataDir(), 0o700); err != nil {
+		return err
+	}
 	return r.TryStart(ctx)
 }
 

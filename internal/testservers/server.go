@@ -29,6 +29,7 @@ type server struct {
 	// server answers.
 	command func() *exec.Cmd
 	ready   func(context.Context) bool
+	adopt   func() error // makes copied data this server's own; nil for nothing to do
 
 	mu   sync.Mutex
 	proc *process // the last run, nil before the first
@@ -188,7 +189,10 @@ func (s *server) Thaw() {
 func (s *server) TryThaw() error { return s.process().thaw() }
 
 // Running reports whether the server's process is there.
-func (s *server) Running() bool { return s.process().running() }
+func (s *server) Running() bool {
+	proc := s.process()
+	return proc != nil && proc.running()
+}
 
 // PID is the process id of the last run.
 func (s *server) PID() int { return s.process().pid() }

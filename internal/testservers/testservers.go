@@ -3,7 +3,9 @@
 //
 // Every server is a real one, in a directory of its own, on a port of its own
 // of 127.0.0.1, and can be stopped, killed, frozen and started again on the
-// same port with the same data. Nothing is left behind: a guard process beside
+// same port with the same data. A PostgreSQL can be a streaming standby of
+// another, a Redis a replica; either can be promoted, and given older data.
+// Nothing is left behind: a guard process beside
 // each server ends it and removes its directory when the program that started
 // it is gone, however it went (see guard).
 //
