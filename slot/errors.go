@@ -199,8 +199,8 @@ func poolerFault(cause error) error {
 	}
 }
 
-// startError is the sentence for a refused START_REPLICATION. The slot is what
-// was read after the refusal, nil if there is none.
+// startError is the sentence for a slot that cannot be read from. The slot is
+// what was seen after the refusal, nil if there is none.
 func (s *Session) startError(err error, slot *cdc.Slot) error {
 	name := s.cfg.Slot
 	switch pg.Code(err) {
@@ -226,7 +226,7 @@ func (s *Session) startError(err error, slot *cdc.Slot) error {
 	if gone := farewell(err); gone != nil {
 		return gone
 	}
-	return fmt.Errorf("start streaming from slot %q: %w", name, err)
+	return fmt.Errorf("read from slot %q: %w", name, err)
 }
 
 // streamError is the sentence for an error in the middle of streaming.
@@ -239,8 +239,7 @@ func (st *Stream) streamError(err error) error {
 	case codeUndefinedObject:
 		// pgoutput looks its publication up at the first change, in the
 		// catalogue as of that change.
-		return fmt.Errorf("%w: publication %q did not exist when a change was written, so that rows written then do not come over the slot: %w",
-			ErrPublication, st.publication, err)
+		return unpublished(name, st.publication, err)
 	case codeObjectNotInPrerequisiteState:
 		// Whether the slot is lost shows when it is started again.
 		return fmt.Errorf("PostgreSQL can no longer stream from slot %q: %w", name, err)
@@ -251,6 +250,11 @@ func (st *Stream) streamError(err error) error {
 		return gone
 	}
 	return fmt.Errorf("stream from slot %q: %w", name, err)
+}
+
+func unpublished(name, publication string, cause error) error {
+	return fmt.Errorf("%w: publication %q did not exist when a change was written, so that rows written then do not come over slot %q: %w",
+		ErrPublication, publication, name, cause)
 }
 
 func inUse(name string, pid int, cause error) error {

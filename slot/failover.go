@@ -15,7 +15,7 @@ const failoverVersion = 170000
 // it is given here.
 // https://www.postgresql.org/docs/current/logicaldecoding-explanation.html#LOGICALDECODING-REPLICATION-SLOTS-SYNCHRONIZATION
 func (s *Session) ensureFailover(ctx context.Context) error {
-	if s.server.Version < failoverVersion || s.recovery {
+	if s.server.Version < failoverVersion || s.server.Standby {
 		return nil
 	}
 	var failover bool

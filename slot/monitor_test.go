@@ -95,6 +95,9 @@ func TestMonitorMeasuresBothLags(t *testing.T) {
 	if !errors.Is(s.Problem, ErrPublication) {
 		t.Errorf("without a publication the problem is %v", s.Problem)
 	}
+	if s.Recovery || s.Timeline != 1 || s.InsertLSN < s.WALEnd {
+		t.Errorf("the sample of a primary is %+v", s)
+	}
 	_, st := w.stream()
 	pid := w.value(`SELECT active_pid FROM pg_replication_slots`)
 	s = seen.until("the slot is active and there is no problem", func(s Sample) bool {

@@ -43,9 +43,9 @@ func (s *Session) preflight(ctx context.Context) error {
 	var together bool
 	var walLevel, names string
 	err = s.ask(ctx, `
-		SELECT pg_backend_pid(), EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1), pg_is_in_recovery(),
+		SELECT pg_backend_pid(), EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1),
 			current_setting('wal_level'), current_setting('synchronous_standby_names')`, []any{int64(s.repl.PID())},
-		&pid, &together, &s.recovery, &walLevel, &names)
+		&pid, &together, &walLevel, &names)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the settings of the server: %w", err)
@@ -53,7 +53,7 @@ func (s *Session) preflight(ctx context.Context) error {
 		return poolerFault(errors.New("the process that serves the ordinary connection is not the one that introduced itself"))
 	case !together:
 		return poolerFault(errors.New("two connections to the same address reached two different servers"))
-	case s.recovery && s.server.Version < oldestStandbyVersion:
+	case s.server.Standby && s.server.Version < oldestStandbyVersion:
 		return &fault.Error{
 			Problem: "this server is a standby, and standbys decode WAL from PostgreSQL 16 on only",
 			Fix:     "let --postgres name the primary",
@@ -63,7 +63,7 @@ func (s *Session) preflight(ctx context.Context) error {
 			Problem: fmt.Sprintf("wal_level is %s", walLevel),
 			Fix:     "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
 		}
-	case s.recovery:
+	case s.server.Standby:
 		return nil // nobody's commits wait for a client of a standby
 	}
 	return synchronousFault(names, application)

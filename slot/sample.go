@@ -3,6 +3,7 @@ package slot
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,7 +15,12 @@ import (
 type Sample struct {
 	At     time.Time // of this process, with its monotonic clock
 	WALEnd cdc.LSN   // written by the server so far
-	Slot   *SlotLag  // nil where there is none
+
+	Recovery  bool    // the server is a standby, or was just promoted; it has none of the next two
+	Timeline  uint32  // that the server writes to
+	InsertLSN cdc.LSN // the end of the WAL that it has in memory
+
+	Slot *SlotLag // nil where there is none
 
 	// Problem is a fault that was seen: a slot that is somebody else's, commits
 	// that would wait for us, a publication that would lose rows.
@@ -49,16 +55,19 @@ type SlotLag struct {
 }
 
 // sampleSQL is cheap: it reads shared memory. Columns of later versions are
-// read by name.
+// read by name. A name of a WAL file begins with the timeline.
 const sampleSQL = `
-	SELECT w.recovery, w.wal_end::text, current_setting('synchronous_standby_names'), current_setting('application_name'),
+	SELECT w.recovery, w.wal_end::text, w.insert_end::text, w.timeline, current_setting('synchronous_standby_names'), current_setting('application_name'),
 		current_database(), coalesce(s.slot_name, ''), coalesce(s.slot_type, ''), coalesce(s.plugin, ''), coalesce(s.database, ''),
 		coalesce(s.active, false), coalesce(s.active_pid, 0), coalesce(s.wal_status, ''),
 		s.confirmed_flush_lsn::text, s.restart_lsn::text, s.safe_wal_size,
 		(to_jsonb(s) ->> 'inactive_since')::timestamptz, coalesce(to_jsonb(s) ->> 'invalidation_reason', '')
 	FROM (
-		SELECT pg_is_in_recovery() AS recovery,
-			CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS wal_end
+		SELECT r.recovery,
+			CASE WHEN r.recovery THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS wal_end,
+			CASE WHEN NOT r.recovery THEN pg_current_wal_insert_lsn() END AS insert_end,
+			CASE WHEN NOT r.recovery THEN substring(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END AS timeline
+		FROM (SELECT pg_is_in_recovery() AS recovery) r
 	) w LEFT JOIN pg_replication_slots s ON s.slot_name = $1`
 
 // readSample reads the slot, and whether commits would wait for us.
@@ -66,13 +75,13 @@ func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error
 	sample := Sample{At: time.Now()}
 	var (
 		slot                                 SlotLag
-		end, confirmed, restart              lsn
-		recovery                             bool
+		end, insert, confirmed, restart      lsn
+		timeline                             *string
 		names, application                   string
 		database, kind, plugin, slotDatabase string
 		inactive                             *time.Time
 	)
-	err := conn.QueryRow(ctx, sampleSQL, name).Scan(&recovery, &end, &names, &application,
+	err := conn.QueryRow(ctx, sampleSQL, name).Scan(&sample.Recovery, &end, &insert, &timeline, &names, &application,
 		&database, &slot.Name, &kind, &plugin, &slotDatabase,
 		&slot.Active, &slot.ActivePID, &slot.WALStatus,
 		&confirmed, &restart, &slot.SafeWALSize,
@@ -80,8 +89,15 @@ func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error
 	if err != nil {
 		return sample, fmt.Errorf("read slot %q: %w", name, err)
 	}
-	sample.WALEnd = cdc.LSN(end)
-	if !recovery {
+	sample.WALEnd, sample.InsertLSN = cdc.LSN(end), cdc.LSN(insert)
+	if timeline != nil {
+		n, err := strconv.ParseUint(*timeline, 16, 32)
+		if err != nil {
+			return sample, fmt.Errorf("read the timeline: %w", err)
+		}
+		sample.Timeline = uint32(n)
+	}
+	if !sample.Recovery {
 		sample.Problem = synchronousFault(names, application)
 	}
 	if slot.Name == "" {

@@ -23,13 +23,13 @@ type Session struct {
 	log    *slog.Logger
 	server cdc.Server
 
-	recovery      bool // the server is a standby
 	senderTimeout time.Duration
 	askTimeout    time.Duration
 	lookEvery     time.Duration
 
 	repl   *pgconn.PgConn
-	wire   *wire // below repl
+	wire   *wire           // below repl
+	here   *pgx.ConnConfig // leads to the server that repl has reached
 	stream *Stream
 
 	mu       sync.Mutex // for the connection below: one question at a time

@@ -81,7 +81,8 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.identify(ctx); err != nil {
 		return err
 	}
-	s.ordinary, err = dial(ctx, s.wire.pin(s.cfg.Conn))
+	s.here = s.wire.pin(s.cfg.Conn)
+	s.ordinary, err = dial(ctx, s.here)
 	if err != nil {
 		return err
 	}
@@ -90,6 +91,12 @@ func (s *Session) open(ctx context.Context) error {
 
 // identify learns which server answers, and whether it is one.
 func (s *Session) identify(ctx context.Context) error {
+	// In this order: a standby that is promoted in between counts as one, and
+	// the timeline of a server that is none cannot change any more.
+	recovery, err := s.command(ctx, "SELECT pg_is_in_recovery()")
+	if err != nil {
+		return s.commandError("ask who the server is", err)
+	}
 	row, err := s.command(ctx, "IDENTIFY_SYSTEM")
 	var odd *oddReplyError
 	switch {
@@ -113,11 +120,13 @@ func (s *Session) identify(ctx context.Context) error {
 	s.server = cdc.Server{
 		SystemID: string(row[0]),
 		Timeline: uint32(timeline),
+		Standby:  string(recovery[0]) == "t",
 		Database: string(row[3]),
 		Version:  pg.ServerVersion(s.repl),
 		WALEnd:   end,
 	}
-	return nil
+	s.server.History, err = s.history(ctx, s.server.Timeline)
+	return err
 }
 
 // ordinary is a connection for SQL.

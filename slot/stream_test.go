@@ -307,6 +307,9 @@ func TestStartIsRefused(t *testing.T) {
 		if !errors.Is(err, ErrSlotInUse) || !strings.Contains(err.Error(), "PID "+pid) {
 			t.Errorf("got %v, want ErrSlotInUse and PID %s", err, pid)
 		}
+		if _, _, err := w.open().FirstCommit(w.ctx()); !errors.Is(err, ErrSlotInUse) {
+			t.Errorf("got %v, want ErrSlotInUse", err)
+		}
 	})
 	t.Run("a lost slot", func(t *testing.T) {
 		w := w.named(t, "lost")
@@ -319,6 +322,9 @@ func TestStartIsRefused(t *testing.T) {
 		slot, err := s.Slot(w.ctx())
 		if err != nil || slot.WALStatus != "lost" || slot.RestartLSN != 0 {
 			t.Errorf("the slot is %+v (%v), want it lost", slot, err)
+		}
+		if _, _, err := s.FirstCommit(w.ctx()); !errors.Is(err, ErrSlotLost) {
+			t.Errorf("got %v, want ErrSlotLost", err)
 		}
 		if _, err := s.Start(w.ctx()); !errors.Is(err, ErrSlotLost) {
 			t.Errorf("got %v, want ErrSlotLost", err)
@@ -373,6 +379,9 @@ func TestStreamBreaks(t *testing.T) {
 		w.insert("x")
 		if err := os.Remove(filepath.Join(w.DataDir(), "pg_wal", segment)); err != nil {
 			t.Fatal(err)
+		}
+		if _, _, err := s.FirstCommit(w.ctx()); !errors.Is(err, ErrSlotLost) {
+			t.Errorf("got %v, want ErrSlotLost", err)
 		}
 		st, err := s.Start(w.ctx())
 		if err == nil {
