@@ -157,35 +157,25 @@ func (c *Candidates) Count(ctx context.Context) (n int64, oldest time.Time, err 
 // if need be. After an error only Close is left to do, unless it was fn's.
 func (c *Candidates) Each(ctx context.Context, fn func(ev cdc.Event, marked bool) error) error {
 	t := c.table
-	// Values come as text, from the same output functions as the log's.
-	columns := []string{cdc.QuoteIdent(t.mapping.ID)}
-	b := &binding{id: 0, published: -1}
-	for i, f := range t.fields {
-		columns = append(columns, cdc.QuoteIdent(f.Column))
-		b.fields = append(b.fields, i+1)
-	}
+	columns := t.selected()
 	marked := "false"
 	if c.layout.has(t.mapping.PublishedAt) {
 		marked = "t.{published} IS NOT NULL"
 	}
-	sql := "DECLARE candidates NO SCROLL CURSOR FOR SELECT t." + strings.Join(columns, ", t.") + t.fill(
+	sql := "DECLARE candidates NO SCROLL CURSOR FOR SELECT " + columns.list + t.fill(
 		", "+marked+" FROM {table} t WHERE "+c.where()+" ORDER BY "+c.order, "")
 	if err := c.exec(ctx, sql); err != nil {
 		return err
 	}
-	values := make([]cdc.Value, len(columns))
 	for fetched := candidateChunk; fetched == candidateChunk; {
 		fetched = 0
 		err := rows(ctx, c.conn, fmt.Sprintf("FETCH %d FROM candidates", candidateChunk), nil, func(row [][]byte) error {
 			fetched++
-			for i := range values {
-				values[i] = cdc.Value{Text: row[i], Null: row[i] == nil}
-			}
-			ev, err := t.entry(b, values)
+			ev, err := columns.event(t, row)
 			if err != nil {
 				return err
 			}
-			return fn(ev, string(row[len(values)]) == "t")
+			return fn(ev, string(row[len(columns.values)]) == "t")
 		})
 		if err != nil {
 			// The cursor goes with the transaction if that has failed.

@@ -195,12 +195,20 @@ func (t *Table) fill(sql, idType string) string {
 // idArray is an array in PostgreSQL's text form, whatever the type.
 // https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
 func idArray(batch []cdc.Mark) []byte {
-	buf := []byte{'{'}
+	ids := make([]string, len(batch))
 	for i, m := range batch {
+		ids[i] = m.ID
+	}
+	return textArray(ids)
+}
+
+func textArray(ids []string) []byte {
+	buf := []byte{'{'}
+	for i, id := range ids {
 		if i > 0 {
 			buf = append(buf, ',')
 		}
-		buf = appendElement(buf, m.ID)
+		buf = appendElement(buf, id)
 	}
 	return append(buf, '}')
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/stagedoor/walrelay/cdc"
 )
 
 // OldestUnpublished is the age of the oldest row that is not marked, by the
@@ -25,22 +23,14 @@ func (t *Table) OldestUnpublished(ctx context.Context, conn *pgx.Conn, except []
 	if l.marks == MarkNone || t.mapping.CreatedAt == "" {
 		return 0, false, nil
 	}
-	unpublished := "true"
-	if l.has(t.mapping.PublishedAt) {
-		unpublished = "t.{published} IS NULL"
-	}
 	// Written so, the ids to leave out are hashed, on every version.
 	sql := t.fill(`
 SELECT (extract(epoch FROM clock_timestamp() - t.{created}::timestamptz) * 1000000)::bigint
 FROM {table} t
-WHERE `+unpublished+` AND isfinite(t.{created})
+WHERE `+t.unmarked(l)+` AND isfinite(t.{created})
   AND t.{id} NOT IN (SELECT unnest($1::{type}[]))
 ORDER BY t.{id} LIMIT 1`, l.columns[t.mapping.ID].typ)
-	ids := make([]cdc.Mark, len(except))
-	for i, id := range except {
-		ids[i].ID = id
-	}
-	err = rows(ctx, conn, sql, [][]byte{idArray(ids)}, func(row [][]byte) error {
+	err = rows(ctx, conn, sql, [][]byte{textArray(except)}, func(row [][]byte) error {
 		micros, err := strconv.ParseInt(string(row[0]), 10, 64)
 		// A clock that was set back makes no row younger than now.
 		age, found = max(0, time.Duration(micros)*time.Microsecond), true

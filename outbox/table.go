@@ -72,6 +72,10 @@ func (t *Table) Marks() MarkMode {
 	return MarkNone
 }
 
+// KeepsRows reports whether published rows stay in the table: not where they
+// are deleted. Before the first Check they do.
+func (t *Table) KeepsRows() bool { return t.Marks() != MarkDelete }
+
 // Fields are the fields of an entry, in order.
 func (t *Table) Fields() []FieldColumn { return t.fields }
 

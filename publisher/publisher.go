@@ -223,7 +223,7 @@ func (p *Publisher) Clock(ctx context.Context) (time.Time, error) {
 	return now, explain(err)
 }
 
-// pageBytes bounds what one page of Entries holds in memory, about.
+// pageBytes bounds what one page of entries holds in memory, about.
 const pageBytes = 1 << 20
 
 // Entries reads a stream from the first id to the last, both included, a page
@@ -236,23 +236,64 @@ func (p *Publisher) Entries(ctx context.Context, stream, first, last string, fn 
 		}
 		size := int64(1)
 		for _, m := range page {
-			e := cdc.Entry{ID: m.ID, Values: make(map[string]string, len(m.Values))}
-			for name, value := range m.Values {
-				s, ok := value.(string)
-				if !ok {
-					return errors.New("an entry has a value that is no string")
-				}
-				e.Values[name] = s
-				size += int64(len(name) + len(s))
+			e, bytes, err := entry(m)
+			if err != nil {
+				return err
 			}
 			if err := fn(e); err != nil {
 				return err
 			}
+			size += bytes
 		}
 		if int64(len(page)) < count {
 			return nil
 		}
 		first = "(" + page[len(page)-1].ID
-		count = min(max(1, pageBytes*int64(len(page))/size), 1000)
+		count = pageLength(int64(len(page)), size)
 	}
+}
+
+// EntriesBack reads a stream from an id, included, towards its beginning, a
+// page at a time, until fn wants no more or the stream has no more. The id + is
+// its end.
+func (p *Publisher) EntriesBack(ctx context.Context, stream, last string, fn func(cdc.Entry) (more bool, err error)) error {
+	for count := int64(16); ; {
+		page, err := p.client.XRevRangeN(ctx, stream, last, "-", count).Result()
+		if err != nil {
+			return explain(err)
+		}
+		size := int64(1)
+		for _, m := range page {
+			e, bytes, err := entry(m)
+			if err != nil {
+				return err
+			}
+			if more, err := fn(e); err != nil || !more {
+				return err
+			}
+			size += bytes
+		}
+		if int64(len(page)) < count {
+			return nil
+		}
+		last = "(" + page[len(page)-1].ID
+		count = pageLength(int64(len(page)), size)
+	}
+}
+
+// pageLength is how many entries the next page has, by the bytes of the last.
+func pageLength(entries, bytes int64) int64 { return min(max(1, pageBytes*entries/bytes), 1000) }
+
+// entry reads an entry, and how many bytes its fields have.
+func entry(m redis.XMessage) (e cdc.Entry, bytes int64, err error) {
+	e = cdc.Entry{ID: m.ID, Values: make(map[string]string, len(m.Values))}
+	for name, value := range m.Values {
+		s, ok := value.(string)
+		if !ok {
+			return e, 0, errors.New("an entry has a value that is no string")
+		}
+		e.Values[name] = s
+		bytes += int64(len(name) + len(s))
+	}
+	return e, bytes, nil
 }

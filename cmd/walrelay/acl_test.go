@@ -29,13 +29,14 @@ func (w *world) asRedisUser() []string {
 }
 
 // The commands that a relay needs of Redis: always, where the stream is there
-// before it, and where a backfill begins anew without its stream or an append
-// has to be taken back in the middle.
+// before it, and where a backfill begins anew without its stream, an append has
+// to be taken back in the middle, or a database failed over.
 var (
 	leastCommands   = []string{"client", "eval", "evalsha", "hgetall", "hmget", "hset", "type", "xadd", "xinfo"}
 	foundStream     = []string{"time", "xrange"}
 	takingBack      = []string{"del", "hdel", "xdel"}
-	allowedCommands = slices.Concat(leastCommands, foundStream, takingBack)
+	afterAFailover  = []string{"xrevrange"}
+	allowedCommands = slices.Concat(leastCommands, foundStream, takingBack, afterAFailover)
 )
 
 // forbidden finds the command in what Redis says, or in what the script adds.

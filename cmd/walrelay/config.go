@@ -42,7 +42,8 @@ type Config struct {
 
 	Mark outbox.MarkMode `group:"Marks:" for:"run,setup" type:"mark" default:"auto" placeholder:"HOW" help:"How rows are marked once they are on the stream: published-at sets the column, delete deletes them, none leaves them alone. auto is published-at where the column and the privilege to update it are there, else none."`
 
-	Heal string `group:"Gaps:" for:"run" type:"heal" default:"auto" placeholder:"HOW" help:"What is done where rows may be missing, since a slot, a database or Redis' memory was lost: auto publishes again what the stream lacks, at once; manual stops, is critical, and waits for walrelay heal."`
+	Heal       string        `group:"Gaps:" for:"run" type:"heal" default:"auto" placeholder:"HOW" help:"What is done where rows may be missing, since a slot, a database or Redis' memory was lost: auto publishes again what the stream lacks, at once; manual stops, is critical, and waits for walrelay heal."`
+	HealMargin time.Duration `group:"Gaps:" for:"run" type:"duration" default:"1h" placeholder:"DURATION" help:"Where rows are not marked: how long before the gap a row may have been created, by a transaction that was open until then, and still be published again."`
 
 	ConfirmDelay    time.Duration `group:"Limits:" for:"run" type:"duration" default:"5s" placeholder:"DURATION" help:"How long entries must have been in Redis before PostgreSQL may forget their rows. Redis can lose about this much and is refilled; 0s trusts it at once."`
 	ShutdownTimeout time.Duration `group:"Limits:" for:"run" type:"duration" default:"10s" placeholder:"DURATION" help:"How long to finish what is in flight after SIGTERM or SIGINT."`

@@ -48,7 +48,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 
 	r := relay.New(relay.Config{
 		Source:          source{slot.New(where, p.log)},
-		Table:           table{Table: rows, id: cfg.ColumnID},
+		Table:           table{Table: rows, id: cfg.ColumnID, healMargin: cfg.HealMargin},
 		Sink:            publisher.New(client, cfg.MaxLen, cfg.Stream),
 		Stream:          cfg.Stream,
 		Key:             func(s cdc.Server) string { return publisher.Key(s.SystemID, s.Database, cfg.Slot) },

@@ -31,6 +31,8 @@ func samples() map[string][2]string {
 		"column-payload":      {"body", "Data"},
 		"column-created-at":   {"at", ""},
 		"column-published-at": {"sent", ""},
+		"heal":                {"manual", "manual"}, // as with log-format
+		"heal-margin":         {"2h", "30m"},
 		"field":               {"id=id,body=payload", "id=id"},
 	}
 }
@@ -126,7 +128,7 @@ func TestEachSettingIsAFlagAVariableAndAKey(t *testing.T) {
 			}
 		}
 		if a == b { // the flag gives the default, the others do not
-			d := map[string]string{"log-format": "text"}[name]
+			d := map[string]string{"log-format": "text", "heal": "auto"}[name]
 			for _, other := range [][3]string{{d, a, a}, {"-", d, a}} {
 				if got := sourced(t, name, other[0], other[1], other[2]); got != untouched {
 					t.Errorf("%s: flag, variable, file %q: %s, want %s", name, other, got, untouched)

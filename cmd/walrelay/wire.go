@@ -36,6 +36,15 @@ func (s session) Start(ctx context.Context) (relay.Stream, error) {
 	return stream{started}, nil
 }
 
+// FirstCommit implements relay.Session.
+func (s session) FirstCommit(ctx context.Context) (time.Time, bool, error) {
+	at, ok, err := s.Session.FirstCommit(ctx)
+	if errors.Is(err, slot.ErrSlotLost) || errors.Is(err, slot.ErrPublication) {
+		err = fmt.Errorf("%w: %w", relay.ErrNotDelivered, err)
+	}
+	return at, ok, standby(err)
+}
+
 type stream struct{ *slot.Stream }
 
 // Receive implements relay.Stream.
@@ -83,7 +92,8 @@ func standby(err error) error {
 // table plugs package outbox into the relay.
 type table struct {
 	*outbox.Table
-	id string // the id column
+	id         string // the id column
+	healMargin time.Duration
 }
 
 // Check implements relay.Table.
@@ -108,9 +118,7 @@ func (t table) Fields() match.Fields {
 
 // Candidates implements relay.Table.
 func (t table) Candidates(ctx context.Context, s cdc.Snapshot, since cdc.Since) (relay.Candidates, error) {
-	// The margin is for rows that may have been published before: so far a
-	// backfill is always the first one, which looks at all rows.
-	opened, err := t.Table.Candidates(ctx, s.Name, since, 0)
+	opened, err := t.Table.Candidates(ctx, s.Name, since, t.healMargin)
 	if err != nil {
 		return nil, err
 	}
