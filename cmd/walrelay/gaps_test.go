@@ -109,7 +109,7 @@ func gaps() map[string]gap {
 					return nil
 				})
 			},
-			kind: cdc.SlotLost, reason: `the slot "walrelay" is lost`,
+			kind: cdc.SlotLost, reason: "is lost: PostgreSQL removed WAL",
 		},
 		"Redis was emptied": {
 			make: func(w *world) { w.redisDo("FLUSHALL") },
@@ -123,14 +123,14 @@ func gaps() map[string]gap {
 		"the stream was deleted under an idle relay": {
 			running: true,
 			make:    func(w *world) { w.redisDo("DEL", "jobs") },
-			kind:    cdc.StreamMissing, doubt: true, reason: `the stream "jobs" is gone`,
+			kind:    cdc.StreamMissing, doubt: true, reason: "is gone, the checkpoint has its last entry",
 		},
 		"the stream was made anew": {
 			make: func(w *world) {
 				w.redisDo("DEL", "jobs")
 				w.redisDo("XADD", "jobs", "1-1", "outbox_id", "somebody else's")
 			},
-			kind: cdc.StreamBehind, doubt: true, reason: `the stream "jobs" ends at 1-1`,
+			kind: cdc.StreamBehind, doubt: true, reason: "ends at 1-1",
 		},
 		"a backup was restored": {
 			make: func(w *world) { w.restore(w.published) },
