@@ -434,6 +434,58 @@ func TestEntriesReadsPages(t *testing.T) {
 	}
 }
 
+// A stream is read back from any place, only as far as is wanted.
+func TestEntriesBackReadsPages(t *testing.T) {
+	f := setUp(t, testservers.RedisOptions{}, 0)
+	nothing := func(e cdc.Entry) (bool, error) { return false, fmt.Errorf("there is an entry %+v", e) }
+	if err := f.pub.EntriesBack(t.Context(), "jobs", "+", nothing); err != nil {
+		t.Errorf("no stream: %v", err)
+	}
+	var ids []int
+	for i := range 3000 {
+		ids = append(ids, i)
+	}
+	f.append(0, state(1, 10), rows(ids...))
+	all := f.admin.XRevRange(t.Context(), "jobs", "+", "-").Val()
+	failed := errors.New("enough of it")
+	for name, tc := range map[string]struct {
+		last string
+		stop int // wants no more after so many
+		err  error
+		want []redis.XMessage
+	}{
+		"all":             {"+", 0, nil, all},
+		"from an entry":   {all[40].ID, 0, nil, all[40:]},
+		"the first entry": {all[2999].ID, 0, nil, all[2999:]},
+		"before all":      {"1-0", 0, nil, nil},
+		"beyond all":      {"99999999999999-0", 0, nil, all},
+		"one":             {"+", 1, nil, all[:1]},
+		"a page":          {"+", 16, nil, all[:16]},
+		"some":            {all[3].ID, 1500, nil, all[3:1503]},
+		"until it fails":  {"+", 20, failed, all[:20]},
+	} {
+		i := 0
+		err := f.pub.EntriesBack(t.Context(), "jobs", tc.last, func(e cdc.Entry) (bool, error) {
+			if i >= len(tc.want) || e.ID != tc.want[i].ID || e.Values["outbox_id"] != tc.want[i].Values["outbox_id"] {
+				return false, fmt.Errorf("entry %d is %+v", i, e)
+			}
+			if i++; i == tc.stop {
+				return false, tc.err
+			}
+			return true, nil
+		})
+		if !errors.Is(err, tc.err) || err != nil && tc.err == nil || i != len(tc.want) {
+			t.Errorf("%s: %d of %d entries, %v", name, i, len(tc.want), err)
+		}
+	}
+	if err := f.admin.Set(t.Context(), "text", "x", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.pub.EntriesBack(t.Context(), "text", "+", nothing); fault.As(err) == nil {
+		t.Errorf("no stream at all: %v, want an error for an operator", err)
+	}
+}
+
 func TestForget(t *testing.T) {
 	f := setUp(t, testservers.RedisOptions{}, 0)
 	f.append(0, state(1, 10), rows(1))
