@@ -117,6 +117,7 @@ func (o *observer) take(s slot.Sample) {
 			o.awaySince = s.At
 		}
 		o.awayError = s.Err.Error()
+		o.timeline = 0 // the next connection may lead to another server
 		return
 	}
 	o.awaySince, o.awayError = time.Time{}, ""
