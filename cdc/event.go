@@ -48,6 +48,7 @@ type Field struct {
 type Event struct {
 	Position Position
 	Commit   Commit
+	Table    uint32  // OID of the table; zero likewise
 	ID       string  // the outbox id, as PostgreSQL prints it
 	Fields   []Field // in the configured order; a NULL column is absent
 	Bytes    int     // memory that the event holds, about

@@ -11,9 +11,10 @@ type Snapshot struct {
 // Mark is a row that is on the stream and is to be marked in the table. XID is
 // the transaction that inserted it, 0 for a row that was read from the table.
 type Mark struct {
-	ID  string
-	XID uint32
-	LSN LSN // where that transaction's commit record starts; 0 likewise
+	ID    string
+	XID   uint32
+	LSN   LSN    // where that transaction's commit record starts; 0 likewise
+	Table uint32 // OID of the table that it was inserted into; 0 likewise
 }
 
 // MarkState is what became of a Mark.

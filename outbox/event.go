@@ -40,7 +40,7 @@ func (t *Table) Event(in *cdc.Insert) (cdc.Event, bool, error) {
 	if err != nil {
 		return cdc.Event{}, false, err
 	}
-	ev.Position, ev.Commit = in.Position, in.Commit
+	ev.Position, ev.Commit, ev.Table = in.Position, in.Commit, in.Relation.OID
 	return ev, true, nil
 }
 

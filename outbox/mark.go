@@ -86,8 +86,8 @@ func (t *Table) markBatch(ctx context.Context, mode MarkMode, batch []cdc.Mark, 
 		return err
 	}
 	var suppressed error
-	sql := t.markSQL(mode, t.marker.idType)
-	err := rows(ctx, t.marker.conn, sql, [][]byte{idArray(batch)}, func(row [][]byte) error {
+	sql := t.markSQL(mode, t.marker.idType, t.marker.oid)
+	err := rows(ctx, t.marker.conn, sql, [][]byte{t.markable(batch)}, func(row [][]byte) error {
 		state, index, err := exception(row, batch)
 		if err != nil {
 			return err
@@ -106,6 +106,18 @@ func (t *Table) markBatch(ctx context.Context, mode MarkMode, batch []cdc.Mark, 
 		}
 	}
 	return err
+}
+
+// markable are the ids of a batch, NULL for those of rows of another table: one
+// that had the name before this one, and whose ids may be used here again.
+func (t *Table) markable(batch []cdc.Mark) []byte {
+	ids := make([]*string, len(batch))
+	for i := range batch {
+		if m := &batch[i]; m.Table == 0 || m.Table == t.marker.oid {
+			ids[i] = &m.ID
+		}
+	}
+	return nullableArray(ids)
 }
 
 // exception reads a row of markSQL.
@@ -146,7 +158,7 @@ func exception(row [][]byte, batch []cdc.Mark) (state cdc.MarkState, index int, 
 //
 // Locks are taken in the column's own order. FOR NO KEY UPDATE is what the
 // UPDATE itself takes: it gets along with the locks of foreign keys.
-func (t *Table) markSQL(mode MarkMode, idType string) string {
+func (t *Table) markSQL(mode MarkMode, idType string, oid uint32) string {
 	published := "false"
 	if mode == MarkPublishedAt {
 		published = "t.{published} IS NOT NULL"
@@ -166,9 +178,10 @@ func (t *Table) markSQL(mode MarkMode, idType string) string {
 	sql := `
 WITH want AS MATERIALIZED (
   SELECT u.id, u.n FROM unnest($1::{type}[]) WITH ORDINALITY AS u (id, n)
+  WHERE u.id IS NOT NULL AND to_regclass({name}) = ` + strconv.FormatUint(uint64(oid), 10) + `::oid
 ), locked AS MATERIALIZED (
   SELECT t.{id} AS id FROM {table} t
-  WHERE t.{id} = ANY ($1::{type}[]) ` + look + `
+  WHERE t.{id} = ANY (ARRAY(SELECT w.id FROM want w)) ` + look + `
   ORDER BY t.{id} ` + lock + ` OF t SKIP LOCKED
 ), done AS (` + change + `
 )
@@ -185,6 +198,7 @@ WHERE w.id NOT IN (SELECT d.id FROM done d WHERE d.marked)`
 func (t *Table) fill(sql, idType string) string {
 	return strings.NewReplacer(
 		"{table}", t.table.String(),
+		"{name}", cdc.QuoteLiteral(t.table.String()),
 		"{id}", cdc.QuoteIdent(t.mapping.ID),
 		"{created}", cdc.QuoteIdent(t.mapping.CreatedAt),
 		"{published}", cdc.QuoteIdent(t.mapping.PublishedAt),
@@ -203,12 +217,24 @@ func idArray(batch []cdc.Mark) []byte {
 }
 
 func textArray(ids []string) []byte {
+	some := make([]*string, len(ids))
+	for i := range ids {
+		some[i] = &ids[i]
+	}
+	return nullableArray(some)
+}
+
+func nullableArray(ids []*string) []byte {
 	buf := []byte{'{'}
 	for i, id := range ids {
 		if i > 0 {
 			buf = append(buf, ',')
 		}
-		buf = appendElement(buf, id)
+		if id == nil {
+			buf = append(buf, "NULL"...)
+			continue
+		}
+		buf = appendElement(buf, *id)
 	}
 	return append(buf, '}')
 }
@@ -228,6 +254,7 @@ func appendElement(buf []byte, s string) []byte {
 // it was opened.
 type marker struct {
 	conn   *pgx.Conn
+	oid    uint32 // of the table
 	idType string
 	role   string
 }
@@ -262,6 +289,7 @@ func (t *Table) prepareMarker(ctx context.Context, m *marker) error {
 	if !l.has(t.mapping.ID) {
 		return t.missing(t.mapping.ID, l.names)
 	}
+	m.oid = l.oid
 	m.idType, m.role = l.columns[t.mapping.ID].typ, l.role
 	return nil
 }

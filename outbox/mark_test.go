@@ -110,7 +110,7 @@ func TestMarkLooksAtEachRowAFewTimes(t *testing.T) {
 				for id := range n {
 					marks = append(marks, cdc.Mark{ID: strconv.Itoa(id + 1)})
 				}
-				sql := "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) " + table.markSQL(mode, "bigint")
+				sql := "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) " + table.markSQL(mode, "bigint", table.checked.Load().oid)
 				steps := 0
 				err := rows(d.ctx(), conn, sql, [][]byte{idArray(marks)}, func(row [][]byte) error {
 					m := actual.FindStringSubmatch(string(row[0]))

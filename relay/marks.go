@@ -47,7 +47,7 @@ func newMarks(limit int) *marks {
 
 // markOf is what marks the row of an event.
 func markOf(ev cdc.Event) cdc.Mark {
-	return cdc.Mark{ID: ev.ID, XID: ev.Commit.XID, LSN: ev.Commit.LSN}
+	return cdc.Mark{ID: ev.ID, XID: ev.Commit.XID, LSN: ev.Commit.LSN, Table: ev.Table}
 }
 
 // markBytes is about what a row that waits for its mark costs.

@@ -308,7 +308,7 @@ func (d *decoding) appended(in *cdc.Insert) error {
 		return err
 	}
 	d.status.skipped.Add(1)
-	m := cdc.Mark{ID: id, XID: in.Commit.XID, LSN: in.Commit.LSN}
+	m := cdc.Mark{ID: id, XID: in.Commit.XID, LSN: in.Commit.LSN, Table: in.Relation.OID}
 	if d.resume.Met() || d.known == d.resume.Expected() {
 		d.skip(m)
 	} else {
@@ -320,7 +320,7 @@ func (d *decoding) appended(in *cdc.Insert) error {
 // skip passes on a row that the stream has, to be marked.
 func (d *decoding) skip(m cdc.Mark) {
 	d.queue.push(item{kind: itemSkip, ev: cdc.Event{
-		Commit: cdc.Commit{LSN: m.LSN, XID: m.XID}, ID: m.ID, Bytes: len(m.ID),
+		Commit: cdc.Commit{LSN: m.LSN, XID: m.XID}, Table: m.Table, ID: m.ID, Bytes: len(m.ID),
 	}})
 }
 
