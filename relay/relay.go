@@ -145,6 +145,8 @@ var (
 
 	// errAgain ends an attempt that the next one follows at once.
 	errAgain = errors.New("judging anew")
+	// errPromoted ends an attempt because the server changed under it.
+	errPromoted = errors.New("the standby that was streamed from was promoted")
 	// errStandBy ends an attempt because another relay is at work.
 	errStandBy = errors.New("another relay is at work")
 )
@@ -182,7 +184,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		case errors.As(err, &gap):
 			r.status.role(RoleStarting)
 			r.healer.found = gap
-		case err == nil, errors.Is(err, errAgain), errors.Is(err, errReadAgain):
+		case err == nil, errors.Is(err, errAgain), errors.Is(err, errReadAgain), errors.Is(err, errPromoted):
 		case errors.Is(err, errStandBy), errors.Is(err, ErrSlotInUse):
 			r.standBy(ctx, err)
 		default:

@@ -32,6 +32,7 @@ type streaming struct {
 	conn          Stream
 	senderTimeout time.Duration
 	timeline      uint32
+	standby       bool // the server is one
 	writer        *writer
 	resume        *cdc.Resume
 	floor         cdc.LSN // what the slot was confirmed up to before
@@ -70,6 +71,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 		conn:          conn,
 		senderTimeout: session.SenderTimeout(),
 		timeline:      session.Server().Timeline,
+		standby:       session.Server().Standby,
 		writer:        r.newWriter(session.Server(), cp),
 		resume:        cdc.NewResume(*cp, slot.ConfirmedFlush),
 		floor:         slot.ConfirmedFlush,

@@ -71,6 +71,18 @@ func (w *Witness) LookedAgain(unmarked []string) {
 		len(missed), strings.Join(missed[:min(len(missed), 10)], ", "))})
 }
 
+// Promoted tells that a server that was a standby is one no more. A connection
+// to it goes on, and what comes over it is then of a timeline that the checkpoint
+// does not know: it ends, so that the next one begins with the timeline.
+func (r *Relay) Promoted() {
+	r.status.mu.Lock()
+	s := r.status.streaming
+	r.status.mu.Unlock()
+	if s != nil && s.standby {
+		s.witness.hangUp(errPromoted)
+	}
+}
+
 // hangUpNow ends the current attempt, and no later one.
 func (r *Relay) hangUpNow() context.CancelCauseFunc {
 	r.mu.Lock()

@@ -122,6 +122,9 @@ func (o *observer) take(s slot.Sample) {
 	}
 	o.awaySince, o.awayError = time.Time{}, ""
 	o.timeline = s.Timeline
+	if !s.Recovery {
+		o.relay.Promoted()
+	}
 	o.slot, o.pinnedBy = nil, ""
 	if lag := s.Slot; lag != nil {
 		o.slot = &health.Slot{
