@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
 	"github.com/stagedoor/walrelay/internal/pg"
 )
 
@@ -81,6 +82,12 @@ func (s *Session) firstCommit(ctx context.Context, data []byte, err error) (time
 		return time.Time{}, false, nil
 	case err != nil && ctx.Err() != nil:
 		return time.Time{}, false, fmt.Errorf("look into slot %q: %w", s.cfg.Slot, err)
+	case pg.Code(err) == codeConfigurationLimitExceeded:
+		return time.Time{}, false, &fault.Error{
+			Problem: fmt.Sprintf("PostgreSQL may not keep the first transaction of slot %q in a temporary file, to look at it", s.cfg.Slot),
+			Fix:     fmt.Sprintf("ALTER ROLE %s SET temp_file_limit = -1; (as a superuser)", cdc.QuoteIdent(s.cfg.Conn.User)),
+			Err:     err,
+		}
 	case err != nil:
 		slot, lookErr := s.Slot(ctx)
 		if pg.Code(err) == codeUndefinedObject && lookErr == nil && slot != nil {

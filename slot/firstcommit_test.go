@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
 
@@ -82,6 +83,24 @@ func TestFirstCommitWithoutAPublication(t *testing.T) {
 		}
 	case !errors.Is(err, ErrPublication) || errors.Is(err, ErrSlotMissing):
 		t.Errorf("got %v, want ErrPublication", err)
+	}
+}
+
+// PostgreSQL decodes a transaction whole before it shows its beginning.
+func TestFirstCommitOfALargeTransaction(t *testing.T) {
+	w := onCommon(t)
+	role := w.role("LOGIN REPLICATION")
+	w.exec(`ALTER ROLE ` + cdc.QuoteIdent(role) + ` SET work_mem = '64kB'; ALTER ROLE ` + cdc.QuoteIdent(role) + ` SET temp_file_limit = '1MB'`)
+	w.slot().Close()
+	w.exec(`INSERT INTO outbox (payload) SELECT repeat('x', 100) FROM generate_series(1, 20000)`)
+	w.cfg.Conn = w.parse(w.as(role))
+	s := w.open()
+	if _, _, err := s.FirstCommit(w.ctx()); w.version() >= lazyBeginVersion || err != nil {
+		wantFault(t, err, nil, `SET temp_file_limit = -1;`)
+	}
+	w.exec(`ALTER ROLE ` + cdc.QuoteIdent(role) + ` SET temp_file_limit = -1`)
+	if at, ok, err := s.FirstCommit(w.ctx()); err != nil || !ok || at.IsZero() {
+		t.Errorf("got %s, %v, %v", at, ok, err)
 	}
 }
 
