@@ -71,14 +71,15 @@ func (w *Witness) LookedAgain(unmarked []string) {
 		len(missed), strings.Join(missed[:min(len(missed), 10)], ", "))})
 }
 
-// Promoted tells that a server that was a standby is one no more. A connection
-// to it goes on, and what comes over it is then of a timeline that the checkpoint
-// does not know: it ends, so that the next one begins with the timeline.
-func (r *Relay) Promoted() {
+// Promoted tells on which timeline a server writes that is no standby. Where it
+// was one and was promoted, the connection to it goes on, and what comes over it
+// is of a timeline that the checkpoint does not know. So it ends, and the next
+// one begins with that timeline.
+func (r *Relay) Promoted(timeline uint32) {
 	r.status.mu.Lock()
 	s := r.status.streaming
 	r.status.mu.Unlock()
-	if s != nil && s.standby {
+	if s != nil && s.standby && timeline > s.timeline {
 		s.witness.hangUp(errPromoted)
 	}
 }

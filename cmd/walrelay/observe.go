@@ -123,7 +123,7 @@ func (o *observer) take(s slot.Sample) {
 	o.awaySince, o.awayError = time.Time{}, ""
 	o.timeline = s.Timeline
 	if !s.Recovery {
-		o.relay.Promoted()
+		o.relay.Promoted(s.Timeline)
 	}
 	o.slot, o.pinnedBy = nil, ""
 	if lag := s.Slot; lag != nil {
