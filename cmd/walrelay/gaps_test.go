@@ -125,6 +125,11 @@ func gaps() map[string]gap {
 			make:    func(w *world) { w.redisDo("DEL", "jobs") },
 			kind:    cdc.StreamMissing, doubt: true, reason: "is gone, the checkpoint has its last entry",
 		},
+		"the stream has expired": {
+			running: true,
+			make:    func(w *world) { w.redisDo("PEXPIRE", "jobs", 1) },
+			kind:    cdc.StreamMissing, doubt: true, reason: "is gone, the checkpoint has its last entry",
+		},
 		"the stream was made anew": {
 			make: func(w *world) {
 				w.redisDo("DEL", "jobs")

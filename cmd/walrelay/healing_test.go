@@ -106,3 +106,35 @@ func TestGapThatComesAgainWaitsForAnOperator(t *testing.T) {
 		t.Errorf("%s heals", got)
 	}
 }
+
+// Everything that a heal does is within the privileges that the README lists.
+func TestHealsWithLeastPrivileges(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.exec(`CREATE ROLE relay LOGIN REPLICATION;
+		GRANT USAGE ON SCHEMA public TO relay;
+		GRANT SELECT, UPDATE (published_at) ON outbox TO relay;
+		CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
+	p := w.startRelay("--postgres", strings.Replace(w.relayDSN(), "postgres@", "relay@", 1))
+	p.streams()
+	for i, gap := range []func(){
+		func() { w.redisDo("FLUSHALL") },
+		func() { w.exec(`SELECT pg_terminate_backend(active_pid), pg_sleep(0) FROM pg_replication_slots WHERE slot_name = 'walrelay'`) },
+		func() { w.redisDo("DEL", "jobs") },
+	} {
+		kind := fmt.Sprint("before ", i)
+		w.insert(kind, 3)
+		w.allMarked()
+		w.confirmedPast()
+		gap()
+		w.insert(fmt.Sprint("after ", i), 3)
+		w.allMarked()
+		w.each(fmt.Sprint("after ", i))
+	}
+	for _, kind := range []string{"no_checkpoint", "stream_missing"} {
+		if got := p.metric(fmt.Sprintf("walrelay_heals_total{reason=%q}", kind)); got != "1" {
+			t.Errorf("%s heals of the kind %s", got, kind)
+		}
+	}
+	w.confirmedPast()
+}

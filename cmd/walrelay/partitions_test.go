@@ -161,3 +161,26 @@ func TestRowThatMovesBeforeItIsMarked(t *testing.T) {
 	w.allMarked()
 	w.confirmedPast()
 }
+
+// A partition is attached with rows in it, which are in no log as rows of the
+// outbox. The table tells of them: they are put back in seconds, each once.
+func TestRowsOfAnAttachedPartition(t *testing.T) {
+	t.Parallel()
+	w := newPartitioned(t)
+	p := w.startRelay()
+	p.streams()
+	w.insertIn("north", "south")
+	w.arrived()
+	w.allMarked()
+	w.exec(`CREATE TABLE filled (LIKE outbox INCLUDING DEFAULTS);
+		INSERT INTO filled (id, region, kind, payload) SELECT 1000 + i, 'far', 'attached', to_jsonb(i) FROM generate_series(1, 5) i;
+		ALTER TABLE outbox ATTACH PARTITION filled FOR VALUES IN ('far')`)
+	w.allMarked()
+	w.each("attached")
+	if got := p.metric(`walrelay_heals_total{reason="missed"}`); got != "1" {
+		t.Errorf("%s heals", got)
+	}
+	w.insertIn("north")
+	w.allMarked()
+	w.confirmedPast()
+}
