@@ -62,16 +62,7 @@ func TestBackfillOutlivesItsSlot(t *testing.T) {
 	w := newWorld(t, worldOptions{settings: tightWAL})
 	w.exec(`SELECT pg_drop_replication_slot('oracle')`)
 	w.insert("old", 3)
-	app := w.connect()
-	defer app.Close(context.Background())
-	tx, err := app.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox WHERE id = 2 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
-	p := w.startRelay()
+	p := w.startRelay("--confirm-delay", "10s")
 	lost := func() {
 		t.Helper()
 		w.eventually("PostgreSQL gives the temporary slot up", func() error {
@@ -92,6 +83,16 @@ func TestBackfillOutlivesItsSlot(t *testing.T) {
 		})
 	}
 	begin()
+	// Only now: the slot's creation waits for transactions that are open.
+	app := w.connect()
+	defer app.Close(context.Background())
+	tx, err := app.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox WHERE id = 2 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
 	p.says("the backfill waits for it")
 	lost()
 	if err := tx.Rollback(t.Context()); err != nil {

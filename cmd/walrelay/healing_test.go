@@ -119,7 +119,9 @@ func TestHealsWithLeastPrivileges(t *testing.T) {
 	p.streams()
 	for i, gap := range []func(){
 		func() { w.redisDo("FLUSHALL") },
-		func() { w.exec(`SELECT pg_terminate_backend(active_pid), pg_sleep(0) FROM pg_replication_slots WHERE slot_name = 'walrelay'`) },
+		func() {
+			w.exec(`SELECT pg_terminate_backend(active_pid), pg_sleep(0) FROM pg_replication_slots WHERE slot_name = 'walrelay'`)
+		},
 		func() { w.redisDo("DEL", "jobs") },
 	} {
 		kind := fmt.Sprint("before ", i)
