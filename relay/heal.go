@@ -120,7 +120,12 @@ func doubt(s state, since cdc.Since) *cdc.Doubt {
 	case cdc.NoCheckpoint, cdc.StreamMissing, cdc.StreamBehind:
 		return &cdc.Doubt{Reason: s.Reason, Before: since.Time}
 	}
-	if before != nil && since.Time.Before(before.Before) {
+	switch {
+	case before == nil:
+		return nil
+	case before.Before.IsZero(): // whoever asked for the heal did not know
+		return &cdc.Doubt{Reason: before.Reason, Before: since.Time}
+	case since.Time.Before(before.Before):
 		return nil // that is what was asked for
 	}
 	return before

@@ -20,6 +20,8 @@ type cli struct {
 	Config
 
 	Run      runCmd      `cmd:"" help:"Carry rows to the stream until told to stop."`
+	Audit    auditCmd    `cmd:"" help:"Compare the table with the stream: every row once, and nothing else."`
+	Heal     healCmd     `cmd:"" help:"Have the relay publish what the stream lacks."`
 	Setup    setupCmd    `cmd:"" help:"Create the publication, and the table if asked; or print the SQL for it."`
 	Teardown teardownCmd `cmd:"" help:"Drop the replication slot, the publication and the checkpoint. Never the table."`
 	Version  versionCmd  `cmd:"" help:"Print version, commit and Go version."`
@@ -36,6 +38,7 @@ type process struct {
 	log    *slog.Logger
 	stdin  *os.File
 	stdout io.Writer
+	stderr io.Writer
 
 	onStep func(relay.Step) // of tests
 }

@@ -61,7 +61,7 @@ func watchedMain(args, environ []string, stdin *os.File, stdout, stderr io.Write
 			log.Warn("environment: " + warning)
 		}
 		err = untilSignal(log, os.Exit, func(ctx context.Context) error {
-			return cmd.Run(ctx, &process{cfg: cfg, log: log, stdin: stdin, stdout: stdout, onStep: onStep})
+			return cmd.Run(ctx, &process{cfg: cfg, log: log, stdin: stdin, stdout: stdout, stderr: stderr, onStep: onStep})
 		})
 	}
 	return exitCode(err, stderr)

@@ -191,16 +191,20 @@ func (r *remains) lookAtSlot(ctx context.Context, conn *pgx.Conn, name, database
 	return lockSlot(ctx, conn, name)
 }
 
+// slotLockKey is the advisory lock of the slot's name, which is $1.
+const slotLockKey = "hashtextextended('walrelay:' || $1, 0)"
+
+// slotLockHolderSQL reads which process holds it.
+const slotLockHolderSQL = `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+	AND (classid::int8 << 32 | objid::int8) = ` + slotLockKey + ` LIMIT 1`
+
 // lockSlot takes the lock that a relay holds during a backfill, when its slot is
 // not there yet. It lasts until release.
 func lockSlot(ctx context.Context, conn *pgx.Conn, name string) error {
-	const key = "hashtextextended('walrelay:' || $1, 0)"
 	var locked bool
 	var pid int
-	err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+key+`), coalesce((
-		SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-			AND (classid::int8 << 32 | objid::int8) = `+key+` LIMIT 1), 0)`, name).Scan(&locked, &pid)
+	err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+slotLockKey+`), coalesce((`+slotLockHolderSQL+`), 0)`, name).Scan(&locked, &pid)
 	if err != nil {
 		return fmt.Errorf("lock slot %q: %w", name, err)
 	}

@@ -43,6 +43,8 @@ func valueTypes() []kong.Option {
 		kong.NamedMapper("heal", valueType[string]{parse: oneOf("auto", "manual")}),
 		kong.NamedMapper("duration", valueType[time.Duration]{parse: parseDuration}),
 		kong.NamedMapper("duration-above-zero", valueType[time.Duration]{parse: parseDurationAboveZero}),
+		kong.NamedMapper("moment", valueType[moment]{parse: parseMoment}),
+		kong.NamedMapper("count", valueType[int]{parse: parseCount}),
 		kong.NamedMapper("bytes", valueType[Bytes]{parse: parseBytes}),
 		kong.NamedMapper("http", valueType[string]{parse: parseHTTP}),
 		kong.NamedMapper("log-format", valueType[string]{parse: oneOf("text", "json")}),
@@ -205,6 +207,14 @@ func parseMaxLen(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
 		return 0, errors.New("want the number of entries to keep, such as 1000000, or 0 to never trim")
+	}
+	return n, nil
+}
+
+func parseCount(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 {
+		return 0, errors.New("want a number of 0 or more, such as 20")
 	}
 	return n, nil
 }
