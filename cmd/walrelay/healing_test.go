@@ -105,6 +105,11 @@ func TestGapThatComesAgainWaitsForAnOperator(t *testing.T) {
 	if got := p.metric(`walrelay_heals_total{reason="stream_missing"}`); got != "2" {
 		t.Errorf("%s heals", got)
 	}
+	w.heal()
+	w.insert("after", 2)
+	w.allMarked()
+	w.each("after")
+	w.confirmedPast()
 }
 
 // Everything that a heal does is within the privileges that the README lists.
