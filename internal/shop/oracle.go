@@ -15,6 +15,7 @@ type Row struct {
 	Kind      string
 	Payload   string
 	Committed time.Time
+	LSN       string // where its commit ends
 }
 
 // CreateOracle makes a slot of PostgreSQL's own test_decoding, which keeps what
@@ -43,8 +44,18 @@ func DropOracle(ctx context.Context, conn *pgx.Conn, slot string) error {
 // oracle was created, in commit order. It looks without taking, so that it can
 // be asked again.
 func ReadOracle(ctx context.Context, conn *pgx.Conn, slot string) ([]Row, error) {
+	return readOracle(ctx, conn, slot, "peek")
+}
+
+// TakeOracle is ReadOracle that takes what it returns, so that the oracle holds
+// no WAL for it. A server that crashes soon after may tell it again.
+func TakeOracle(ctx context.Context, conn *pgx.Conn, slot string) ([]Row, error) {
+	return readOracle(ctx, conn, slot, "get")
+}
+
+func readOracle(ctx context.Context, conn *pgx.Conn, slot, verb string) ([]Row, error) {
 	rows, err := conn.Query(ctx, `
-		SELECT data FROM pg_logical_slot_peek_changes($1, NULL, NULL,
+		SELECT lsn::text, data FROM pg_logical_slot_`+verb+`_changes($1, NULL, NULL,
 		       'include-timestamp', 'on', 'skip-empty-xacts', 'on')`, slot)
 	if err != nil {
 		return nil, fmt.Errorf("read the oracle: %w", err)
@@ -53,13 +64,13 @@ func ReadOracle(ctx context.Context, conn *pgx.Conn, slot string) ([]Row, error)
 	var committed []Row
 	open := 0 // where the open transaction's rows start
 	for rows.Next() {
-		var line string
-		if err := rows.Scan(&line); err != nil {
+		var lsn, line string
+		if err := rows.Scan(&lsn, &line); err != nil {
 			return nil, fmt.Errorf("read the oracle: %w", err)
 		}
 		if at, ok := parseCommit(line); ok {
 			for i := open; i < len(committed); i++ {
-				committed[i].Committed = at
+				committed[i].Committed, committed[i].LSN = at, lsn
 			}
 			open = len(committed)
 			continue

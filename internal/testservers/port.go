@@ -73,3 +73,15 @@ func (p *port) addr() string { return "127.0.0.1:" + strconv.Itoa(p.number) }
 
 // release gives the port back.
 func (p *port) release() { p.lock.Close() }
+
+// ReserveAddr returns an address (host:port) of 127.0.0.1 that is the test's own
+// until it is over, also while nothing listens there.
+func ReserveAddr(t TB) string {
+	t.Helper()
+	port, err := reservePort()
+	if err != nil {
+		t.Fatalf("reserve a port: %v", err)
+	}
+	t.Cleanup(port.release)
+	return port.addr()
+}
