@@ -42,6 +42,14 @@ test: deps ## vet and test with the race detector, on real servers
 test-long: deps ## the same with longer randomised runs
 	WALRELAY_TEST_LONG=1 go test $(TESTFLAGS) -timeout 3h $(PACKAGES)
 
+# A run prints its seed, which repeats its schedules; FIRST begins with the N-th.
+# ONLY names the only disruptions: ONLY='slot dropped,redis flushed'.
+MINUTES ?= 10
+.PHONY: chaos
+chaos: deps ## break everything in random schedules: SEED=… MINUTES=10 FIRST=… ONLY=…
+	WALRELAY_TEST_SEED='$(SEED)' WALRELAY_TEST_MINUTES='$(MINUTES)' WALRELAY_TEST_FIRST='$(FIRST)' WALRELAY_TEST_ONLY='$(ONLY)' \
+		go test -race -count=1 -v -timeout $$(($(MINUTES) + 20))m -run '^TestNothingLostWhateverBreaks$$' ./cmd/walrelay
+
 .PHONY: test-versions
 test-versions: deps ## the tests on PostgreSQL 13 to 18, one after the other (downloads them once, with npm)
 	@failed=; \

@@ -43,6 +43,7 @@ type world struct {
 	toPG    *testservers.Proxy
 	toRedis *testservers.Proxy
 	relays  []*relayProcess
+	pace    time.Duration // of applications, see writers
 }
 
 type worldOptions struct {

@@ -25,6 +25,7 @@ type writers struct {
 	did  map[string]int // transactions that ended as meant, by kind
 
 	kinds map[string]transaction
+	pace  time.Duration // the longest pause between two transactions
 }
 
 // startWriters lets n applications write until end is called. Beside them, one
@@ -33,9 +34,15 @@ type writers struct {
 func (w *world) startWriters(n int, seed uint64, without ...string) *writers {
 	w.t.Helper()
 	w.exec(`CREATE TABLE IF NOT EXISTS busy (id serial, filler text)`)
-	other := w.pg.NewDatabase(w.t)
+	if w.query(`SELECT count(*) FROM pg_database WHERE datname = 'elsewhere'`) == "0" {
+		w.exec(`CREATE DATABASE elsewhere`)
+	}
+	other := w.pg.DSN("elsewhere")
+	if w.pace == 0 {
+		w.pace = 40 * time.Millisecond
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ws := &writers{t: w.t, dsn: w.dsn, stop: cancel, did: map[string]int{}, kinds: maps.Clone(outboxKinds)}
+	ws := &writers{t: w.t, dsn: w.dsn, stop: cancel, did: map[string]int{}, kinds: maps.Clone(outboxKinds), pace: w.pace}
 	for _, kind := range without {
 		delete(ws.kinds, kind)
 	}
@@ -103,7 +110,7 @@ func (ws *writers) write(ctx context.Context, dsn string, rng *rand.Rand, kinds 
 		ws.mu.Lock()
 		ws.did[name]++
 		ws.mu.Unlock()
-		pause(ctx, time.Duration(rng.IntN(40))*time.Millisecond)
+		pause(ctx, time.Duration(rng.Int64N(int64(ws.pace))))
 	}
 }
 
@@ -150,8 +157,8 @@ var outboxKinds = map[string]transaction{
 	// Other transactions commit between the insert and the commit: ids are
 	// not in the order of commits.
 	"slow":             steps("slow", "BEGIN", insertRow, "SELECT pg_sleep(0.05)", insertRow, "COMMIT"),
-	"many":             steps("many", `INSERT INTO outbox (kind, payload) SELECT 'many', jsonb_build_object('i', i) FROM generate_series(1, 40) i`),
-	"spilled":          steps("spilled", `INSERT INTO outbox (kind, payload) SELECT 'spilled', jsonb_build_object('i', i, 'filler', repeat('y', 400)) FROM generate_series(1, 400) i`),
+	"many":             steps("many", `INSERT INTO outbox (kind, payload) SELECT 'many', jsonb_build_object('i', i, 'r', random()) FROM generate_series(1, 40) i`),
+	"spilled":          steps("spilled", `INSERT INTO outbox (kind, payload) SELECT 'spilled', jsonb_build_object('i', i, 'r', random(), 'filler', repeat('y', 400)) FROM generate_series(1, 400) i`),
 	"update in it":     steps("updated", "BEGIN", insertRow, `UPDATE outbox SET payload = '"changed"' WHERE id = currval('outbox_id_seq')`, "COMMIT"),
 	"delete in it":     steps("deleted", "BEGIN", insertRow, `DELETE FROM outbox WHERE id = currval('outbox_id_seq')`, "COMMIT"),
 	"update another":   steps("", `UPDATE outbox SET kind = kind WHERE id = (SELECT max(id) - 5 FROM outbox)`),
@@ -161,7 +168,7 @@ var outboxKinds = map[string]transaction{
 	"copy": func(ctx context.Context, conn *pgx.Conn, rng *rand.Rand) error {
 		n := 1 + rng.IntN(100)
 		_, err := conn.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"kind", "payload"}, pgx.CopyFromSlice(n, func(i int) ([]any, error) {
-			return []any{"copy", fmt.Sprintf(`{"i": %d}`, i)}, nil
+			return []any{"copy", fmt.Sprintf(`{"i": %d, "n": %d}`, i, rng.Int64())}, nil
 		}))
 		return err
 	},
