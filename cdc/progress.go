@@ -2,6 +2,7 @@ package cdc
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -14,7 +15,7 @@ import (
 // server that is told of a flush beyond its own WAL skips rows.
 //
 // All four are ends of commits or keepalive positions that came over this
-// connection, or zero.
+// connection, or zero. It is a value: a copy goes its own way.
 type Progress struct {
 	delay time.Duration
 
@@ -57,11 +58,14 @@ func (p *Progress) Published() LSN { return p.published }
 // until something of this connection was stamped and is old enough.
 func (p *Progress) Confirmed() LSN { return p.confirmed }
 
-// Stamp notes that Redis holds a checkpoint with this covered position, as of
-// now, and moves the confirmed position: the success proves that Redis has not
-// gone back since the stamps before it. Rows from the commit at unmarked on
-// still wait for their mark; zero when none does.
-func (p *Progress) Stamp(covered LSN, now time.Time, unmarked LSN) {
+// Stamp notes that a stamp with this covered position, sent at one time, was
+// known to have succeeded at a later one, and moves the confirmed position: the
+// success proves that Redis had not gone back when it was done. That was at an
+// unknown time in between. So this stamp is as old as its reply, but what it
+// proves of those before it is only as of when it was sent: Redis can have gone
+// back since, while the reply was on its way. Rows from the commit at unmarked
+// on still wait for their mark; zero when none does.
+func (p *Progress) Stamp(covered LSN, sent, replied time.Time, unmarked LSN) {
 	if covered > p.published {
 		panic(fmt.Sprintf("covered %s is beyond published %s", covered, p.published))
 	}
@@ -70,11 +74,11 @@ func (p *Progress) Stamp(covered LSN, now time.Time, unmarked LSN) {
 	}
 	if covered > p.covered {
 		p.covered = covered
-		p.stamps = append(p.stamps, stamp{covered, now})
+		p.stamps = append(slices.Clip(p.stamps), stamp{covered, replied})
 	}
 	ready := 0
 	for _, s := range p.stamps {
-		if now.Sub(s.at) < p.delay || (unmarked != 0 && s.covered > unmarked) {
+		if sent.Sub(s.at) < p.delay || (unmarked != 0 && s.covered > unmarked) {
 			break
 		}
 		p.confirmed = s.covered

@@ -31,7 +31,7 @@ type backfilling struct {
 	since   cdc.Since
 
 	// pending are rows that are on the stream and wait for their mark, which
-	// comes when a write succeeded that is later than their append by the
+	// comes when a write succeeded that was sent later than their append by the
 	// confirm delay: for a backfill the mark is the confirm.
 	pending     []pendingMark
 	pendingSize int
@@ -380,10 +380,10 @@ func (b *backfilling) stamp(ctx context.Context) error {
 }
 
 // markDue marks the rows that are on the stream for as long as the confirm
-// delay before the last write.
+// delay before the last write was sent.
 func (b *backfilling) markDue(ctx context.Context) error {
 	due := 0
-	for due < len(b.pending) && b.lastWrite.Sub(b.pending[due].at) >= b.cfg.ConfirmDelay {
+	for due < len(b.pending) && b.writer.sent.Sub(b.pending[due].at) >= b.cfg.ConfirmDelay {
 		due++
 	}
 	var again []pendingMark
@@ -414,7 +414,7 @@ func (b *backfilling) markDue(ctx context.Context) error {
 				continue
 			}
 			p := b.pending[i]
-			p.at = b.lastWrite.Add(markAgain - b.cfg.ConfirmDelay)
+			p.at = b.writer.sent.Add(markAgain - b.cfg.ConfirmDelay)
 			again = append(again, p)
 		}
 		b.pending = b.pending[n:]

@@ -166,7 +166,7 @@ func (s *streaming) stamp(patience context.Context, progress *cdc.Progress) erro
 		return err
 	}
 	s.step(StepStamped)
-	progress.Stamp(covered, time.Now(), s.marks.limitLSN())
+	progress.Stamp(covered, s.writer.sent, time.Now(), s.marks.limitLSN())
 	s.confirmed.Store(uint64(progress.Confirmed()))
 	return nil
 }

@@ -33,7 +33,8 @@ type writer struct {
 	key     string
 	held    cdc.Version // what Redis holds, as far as we know
 	current cdc.Checkpoint
-	beat    func() // of the loop that writes
+	sent    time.Time // when the last try began: Redis had not gone back then, if it succeeded
+	beat    func()    // of the loop that writes
 }
 
 // newWriter continues from a checkpoint; nil for none.
@@ -56,6 +57,7 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 	next.Version = r.nextVersion()
 	var retry backoff
 	for {
+		w.sent = time.Now()
 		res, err := r.cfg.Sink.Append(r.kill, w.key, w.held, next, events)
 		switch {
 		case err == nil && res.Done:
