@@ -65,6 +65,15 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 	if err != nil {
 		return err
 	}
+	// From here on only we move the slot. Since it was judged, another relay may
+	// have streamed and confirmed rows that the checkpoint as read is to meet, or
+	// somebody may have moved it.
+	switch now, err := session.Slot(ctx); {
+	case err != nil:
+		return err
+	case now == nil || now.ConfirmedFlush != slot.ConfirmedFlush:
+		return errAgain
+	}
 
 	s := &streaming{
 		Relay:         r,
