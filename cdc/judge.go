@@ -101,17 +101,31 @@ func Judge(server Server, slot *Slot, cp *Checkpoint, streams map[string]StreamS
 	case here.Covered > server.WALEnd:
 		return gap(BeyondWAL, "the checkpoint covers rows up to %s, the server's WAL ends at %s: the database lost its end or was restored", here.Covered, server.WALEnd)
 	}
-	for _, name := range slices.Sorted(maps.Keys(cp.LastIDs)) {
-		state, asked := streams[name]
-		switch {
-		case !asked: // of a stream that is no longer configured
-		case !state.Exists:
-			return gap(StreamMissing, "the stream %q is gone, the checkpoint has its last entry as %s", name, cp.LastIDs[name])
-		case compareIDs(state.LastID, cp.LastIDs[name]) < 0:
-			return gap(StreamBehind, "the stream %q ends at %s, the checkpoint has its last entry as %s", name, state.LastID, cp.LastIDs[name])
-		}
+	if lost, ok := LostStream(cp, streams); ok {
+		return lost, nil
 	}
 	return judged(Stream, "the slot and the checkpoint agree")
+}
+
+// LostStream reports whether one of the streams is gone, or ends below the last
+// entry that the checkpoint has of it, as the gap that this is.
+func LostStream(cp *Checkpoint, streams map[string]StreamState) (Judgement, bool) {
+	for _, name := range slices.Sorted(maps.Keys(cp.LastIDs)) {
+		state, asked := streams[name]
+		var lost Judgement
+		switch {
+		case !asked: // of a stream that is no longer configured
+			continue
+		case !state.Exists:
+			lost, _ = gap(StreamMissing, "the stream %q is gone, the checkpoint has its last entry as %s", name, cp.LastIDs[name])
+		case compareIDs(state.LastID, cp.LastIDs[name]) < 0:
+			lost, _ = gap(StreamBehind, "the stream %q ends at %s, the checkpoint has its last entry as %s", name, state.LastID, cp.LastIDs[name])
+		default:
+			continue
+		}
+		return lost, true
+	}
+	return Judgement{}, false
 }
 
 func judged(v Verdict, format string, args ...any) (Judgement, error) {

@@ -438,9 +438,16 @@ func (b *backfilling) finish(ctx context.Context, snapshot cdc.Snapshot) error {
 	if err := b.session.Drop(ctx); err != nil {
 		return err
 	}
-	_, streams, err := b.cfg.Sink.Load(ctx, b.writer.key)
+	held, streams, err := b.cfg.Sink.Load(ctx, b.writer.key)
 	if err != nil {
 		return err
+	}
+	if held != nil {
+		// With the streams as found, what was deleted since the last write would
+		// be forgotten.
+		if lost, ok := cdc.LostStream(held, streams); ok {
+			return fmt.Errorf("backfilling again: %s", lost.Reason)
+		}
 	}
 	now, err := b.session.Clock(ctx)
 	if err != nil {

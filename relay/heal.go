@@ -116,9 +116,20 @@ func doubt(s state, since cdc.Since) *cdc.Doubt {
 	if s.checkpoint != nil {
 		before = s.checkpoint.Doubt
 	}
-	switch s.Kind {
-	case cdc.NoCheckpoint, cdc.StreamMissing, cdc.StreamBehind:
+	switch {
+	case s.Kind == cdc.NoCheckpoint:
 		return &cdc.Doubt{Reason: s.Reason, Before: since.Time}
+	case s.checkpoint == nil && !since.First:
+		// It looks like a first start, but this process has begun a backfill that
+		// was none.
+		return &cdc.Doubt{Reason: "Redis lost its data while rows were backfilled", Before: since.Time}
+	}
+	// It may be gone whatever the verdict goes by: another kind of gap that is
+	// seen first, or a backfill that was under way when it went.
+	if s.checkpoint != nil {
+		if lost, ok := cdc.LostStream(s.checkpoint, s.streams); ok {
+			return &cdc.Doubt{Reason: lost.Reason, Before: since.Time}
+		}
 	}
 	switch {
 	case before == nil:

@@ -88,6 +88,14 @@ func TestDoubtStaysUntilDecided(t *testing.T) {
 	with := func(d *cdc.Doubt, j cdc.Judgement) state {
 		return state{Judgement: j, checkpoint: &cdc.Checkpoint{Doubt: d}}
 	}
+	deleted := func(d *cdc.Doubt, j cdc.Judgement) state {
+		return state{
+			Judgement:  j,
+			checkpoint: &cdc.Checkpoint{Doubt: d, LastIDs: map[string]string{"jobs": "17-0"}},
+			streams:    map[string]cdc.StreamState{"jobs": {}},
+		}
+	}
+	gone := `the stream "jobs" is gone, the checkpoint has its last entry as 17-0`
 	for name, tc := range map[string]struct {
 		s     state
 		since cdc.Since
@@ -95,11 +103,15 @@ func TestDoubtStaysUntilDecided(t *testing.T) {
 	}{
 		"nothing to doubt":         {with(nil, gapOf(cdc.NoSlot)), since(10), nil},
 		"Redis was emptied":        {state{Judgement: gapOf(cdc.NoCheckpoint)}, since(10), &cdc.Doubt{Reason: "it is gone", Before: at(10)}},
-		"the stream was deleted":   {with(nil, gapOf(cdc.StreamMissing)), since(10), &cdc.Doubt{Reason: "it is gone", Before: at(10)}},
+		"the stream was deleted":   {deleted(nil, gapOf(cdc.StreamMissing)), since(10), &cdc.Doubt{Reason: gone, Before: at(10)}},
+		"it and the slot were":     {deleted(nil, gapOf(cdc.NoSlot)), since(10), &cdc.Doubt{Reason: gone, Before: at(10)}},
+		"during a backfill":        {deleted(nil, cdc.Judgement{Verdict: cdc.Backfill}), since(10), &cdc.Doubt{Reason: gone, Before: at(10)}},
+		"in the middle of a heal":  {state{Judgement: cdc.Judgement{Verdict: cdc.Backfill}}, since(10), &cdc.Doubt{Reason: "Redis lost its data while rows were backfilled", Before: at(10)}},
+		"a first start":            {state{Judgement: cdc.Judgement{Verdict: cdc.Backfill}}, cdc.Since{Time: at(10), First: true}, nil},
 		"another heal does not":    {with(held, gapOf(cdc.NoSlot)), since(12), held},
 		"a later one neither":      {with(held, gapOf(cdc.NoSlot)), since(13), held},
 		"an operator's does":       {with(held, cdc.Judgement{Verdict: cdc.Backfill}), since(11), nil},
-		"the next one comes later": {with(held, gapOf(cdc.StreamMissing)), since(13), &cdc.Doubt{Reason: "it is gone", Before: at(13)}},
+		"the next one comes later": {deleted(held, gapOf(cdc.StreamMissing)), since(13), &cdc.Doubt{Reason: gone, Before: at(13)}},
 	} {
 		got := doubt(tc.s, tc.since)
 		if (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
