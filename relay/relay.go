@@ -335,6 +335,15 @@ func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
 	if s.Judgement, err = cdc.Judge(server, s.slot, s.checkpoint, s.streams); err != nil {
 		return s, unfit(err)
 	}
+	if s.Kind == cdc.NoSlot {
+		// Another relay may have finished a backfill since it was read.
+		switch slot, err := session.Slot(ctx); {
+		case err != nil:
+			return s, err
+		case slot != nil:
+			return s, errAgain
+		}
+	}
 	if gap := r.healer.found; gap != nil && s.Verdict == cdc.Stream {
 		s.Judgement = cdc.Judgement{Verdict: cdc.Gap, Kind: gap.Kind, Reason: gap.Error()}
 	}
