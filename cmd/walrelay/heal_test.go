@@ -303,7 +303,7 @@ func TestAuditRepairs(t *testing.T) {
 	w.exec(`ALTER PUBLICATION walrelay ADD TABLE outbox`)
 	p = w.startRelay("--heal", "manual")
 	p.says("walrelay heal")
-	w.finds("missing 6 7 8 9 10")
+	w.finds("missing 6 7 8 9 10", "--wait", "3s")
 	code, r, stderr := w.audit("--repair")
 	if code != exitDone || r.Rows != 10 || found(r) != "" {
 		t.Errorf("after the repair: %d, %q: %s", code, found(r), stderr)

@@ -64,15 +64,15 @@ type Config struct {
 	Key    string // of the checkpoint
 
 	Since time.Time     // rows created at this time or later, PostgreSQL's clock; zero for all
-	Wait  time.Duration // for a relay to come to rows that are not published yet
+	Wait  time.Duration // for a relay to come to rows that are not published yet; a third of it for one that does nothing
 	Show  int           // findings of each kind to list
 
 	Log *slog.Logger // progress
 }
 
 const (
-	// margin is by how much entries are looked at that are older than the
-	// oldest row in question: clocks are read over a network.
+	// margin is by how much the clocks may differ that made a row's time and its
+	// entry's.
 	margin = 10 * time.Second
 	// purgeMargin is how long a transaction may have been open at a time when
 	// older rows were deleted: its rows are older than their entries by that.
@@ -82,10 +82,6 @@ const (
 	// lookUnindexed is how many are looked up at most where each time takes a
 	// scan of the table.
 	lookUnindexed = 20 * lookUp
-	// idle is how long a checkpoint stays as it is until no relay is at work: it
-	// is stamped once a second.
-	idle = 5 * time.Second
-
 	progressEvery = 5 * time.Second
 )
 
@@ -101,10 +97,11 @@ type auditing struct {
 
 	table, stream *spill
 
-	unmarked int64  // rows that the snapshot sees without a mark
-	lookedUp int    // rows, where there is no index
-	oldest   string // the id of the oldest entry that was read
-	part     bool   // older ones were not
+	unmarked int64     // rows that the snapshot sees without a mark
+	lookedUp int       // rows, where there is no index
+	oldest   string    // the id of the oldest entry that was read
+	part     bool      // older ones were not
+	covered  time.Time // up to when a relay has published all rows, PostgreSQL's clock
 	remains  remains
 
 	missingOldest  time.Time
@@ -236,6 +233,9 @@ func (a *auditing) waitForRelay(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if cp != nil {
+			a.covered = cp.CoveredTime
+		}
 		now := time.Now()
 		switch {
 		case cp == nil:
@@ -245,7 +245,7 @@ func (a *auditing) waitForRelay(ctx context.Context) error {
 		case cp.Version != version:
 			moved, version = now, cp.Version
 		}
-		if now.Sub(moved) > idle || now.Sub(started) > a.Wait {
+		if now.Sub(moved) > a.Wait/3 || now.Sub(started) > a.Wait {
 			return nil
 		}
 		if cp != nil {
@@ -331,7 +331,7 @@ func (a *auditing) readRemains(ctx context.Context) error {
 	}
 	a.remains = remains{state: streams[a.Stream], ahead: a.ahead}
 	first := a.remains.state.FirstID
-	if first == "" || a.remains.state.Added <= a.remains.state.Length {
+	if first == "" {
 		return nil
 	}
 	return a.Sink.Entries(ctx, a.Stream, first, first, func(e cdc.Entry) error {

@@ -147,11 +147,22 @@ func TestWhatAnAuditFinds(t *testing.T) {
 			listed{rows: marked("1", "2"), state: cdc.StreamState{Added: 2}}, "trimmed 2: 1 2; clean",
 		},
 		"trimmed, and one missing after that": {
-			listed{rows: marked("1", "2", "3", "4"), entries: []cdc.Entry{entry(1005, "2"), entry(3005, "4")}, state: cdc.StreamState{Added: 1}},
-			"missing 1: 3; trimmed 1: 1",
+			listed{
+				rows:    []Row{row(0, "1", true), row(1000, "2", true), row(30_000, "3", true), row(40_000, "4", true)},
+				entries: []cdc.Entry{entry(1005, "2"), entry(40_005, "4")}, state: cdc.StreamState{Added: 1},
+			}, "missing 1: 3; trimmed 1: 1",
+		},
+		"trimmed, of a row whose clock was ahead": {
+			listed{
+				rows:    []Row{row(5000, "1", true), row(1000, "2", true)},
+				entries: []cdc.Entry{entry(1005, "2")}, state: cdc.StreamState{Added: 1},
+			}, "trimmed 1: 1; clean",
 		},
 		"Redis before 7 does not tell of trimming": {
-			listed{rows: marked("1", "2"), entries: entries("1", "2")[1:], state: cdc.StreamState{Added: -1}}, "missing 1: 1",
+			listed{
+				rows:    []Row{row(0, "1", true), row(1000, "2", true), row(30_000, "3", true), row(40_000, "4", true)},
+				entries: []cdc.Entry{entry(1005, "2"), entry(40_005, "4")}, state: cdc.StreamState{Added: -2},
+			}, "missing 1: 3; trimmed 1: 1",
 		},
 		"an unmarked row is not taken for trimmed": {
 			listed{rows: append([]Row{row(0, "1", false)}, marked("2", "3")...), entries: []cdc.Entry{entry(5, "2"), entry(1005, "3")}, state: cdc.StreamState{Added: 1}},
@@ -162,8 +173,10 @@ func TestWhatAnAuditFinds(t *testing.T) {
 			"missing 1: 2; deletable 1",
 		},
 		"missing after what was deleted last": {
-			listed{rows: marked("1", "2", "3", "4"), entries: []cdc.Entry{entry(5, "1"), entry(2005, "3")}, state: cdc.StreamState{Added: 1, MaxDeletedID: "1800000001005-0"}},
-			"missing 2: 2 4; deletable 1",
+			listed{
+				rows:    []Row{row(0, "1", true), row(1000, "2", true), row(2000, "3", true), row(40_000, "4", true)},
+				entries: []cdc.Entry{entry(5, "1"), entry(2005, "3")}, state: cdc.StreamState{Added: 1, MaxDeletedID: "1800000001005-0"},
+			}, "missing 2: 2 4; deletable 1",
 		},
 		"the first ones deleted by hand": {
 			listed{rows: marked("1", "2", "3"), entries: []cdc.Entry{entry(2005, "3")}, state: cdc.StreamState{Added: 2, MaxDeletedID: "1800000001005-0"}},

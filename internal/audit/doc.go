@@ -35,7 +35,7 @@
 // Entries may be removed: by trimming, which takes the oldest, or by XDEL.
 // Redis, from version 7 on, tells how many entries there ever were, and the
 // last that was deleted by XDEL. A row that was marked and is as old as what was
-// trimmed is counted as that.
+// trimmed is counted as that; before version 7, one from before the oldest entry.
 //
 // # Cost
 //

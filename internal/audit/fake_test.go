@@ -87,6 +87,9 @@ func (l *listed) Load(context.Context, string) (*cdc.Checkpoint, map[string]cdc.
 	s.Exists, s.Length = len(l.entries) > 0 || s.Added > 0, int64(len(entries))
 	s.Added += s.Length
 	s.LastID = "0-0"
+	if s.Added > 0 {
+		s.LastID = strconv.Itoa(base) + "-0" // also where nothing is left
+	}
 	if len(entries) > 0 {
 		s.FirstID, s.LastID = entries[0].ID, entries[len(entries)-1].ID
 	}

@@ -17,7 +17,7 @@ func (a *auditing) judgeRows(ctx context.Context, rows []rowState) error {
 		case len(row.entries) == 1:
 		case row.dead:
 			a.report.Dead.add(a.Show, &row.record)
-		case row.flags&flagMarked != 0 || !marks && (a.report.Covered || a.remains.of(string(row.id), row.created()) == trimmed):
+		case row.flags&flagMarked != 0 || !marks && a.mayBePublished(row):
 			a.without(row)
 		default:
 			open = append(open, row)
@@ -31,6 +31,12 @@ func (a *auditing) judgeRows(ctx context.Context, rows []rowState) error {
 		open = open[n:]
 	}
 	return nil
+}
+
+// mayBePublished says of a row, where none are marked, whether the relay has come
+// to it, as far as that is known.
+func (a *auditing) mayBePublished(row *rowState) bool {
+	return a.report.Covered || row.created().Before(a.covered) && a.remains.of(string(row.id), row.created()) == trimmed
 }
 
 // judgeOpen looks at rows once more that the snapshot saw unmarked: they may

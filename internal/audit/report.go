@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -115,7 +116,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "  %s %s: %s\n", strings.ToUpper(what), thousands(f.Count), explanation)
 		for _, one := range f.List {
-			fmt.Fprintf(&b, "    id %s", one.ID)
+			fmt.Fprintf(&b, "    id %s", legible(one.ID))
 			if len(one.Entries) > 0 {
 				fmt.Fprintf(&b, "  entry %s", strings.Join(one.Entries, ", "))
 			}
@@ -140,6 +141,19 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// legible quotes what would spoil a terminal: an entry may say anything.
+func legible(id string) string {
+	const most = 80
+	runes := []rune(id)
+	if len(runes) > most {
+		id = string(runes[:most]) + "…"
+	}
+	if quoted := strconv.Quote(id); id == "" || quoted != `"`+id+`"` {
+		return quoted
+	}
+	return id
 }
 
 func count(n int64, one string) string {

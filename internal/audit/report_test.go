@@ -20,7 +20,7 @@ func TestReportLooksTheSame(t *testing.T) {
 		Table: `"public"."outbox"`, Stream: "jobs", Since: &at, Taken: at, LSN: 0x16B3748, Covered: true, Rows: 1, Entries: 20_000, OtherEntries: 1,
 		Missing:    Missing{Findings: Findings{Count: 1200, List: []Finding{{ID: "7"}, {ID: "8"}}}, Deletable: 3, Oldest: &at},
 		Duplicated: Findings{Count: 1, List: []Finding{{ID: "9", Entries: []string{"1785520800000-0", "1785520800001-0"}}}},
-		Foreign:    Findings{Count: 1, List: []Finding{{ID: "10", Entries: []string{"1785520800002-0"}}}},
+		Foreign:    Findings{Count: 1, List: []Finding{{ID: "10\x1b[2J", Entries: []string{"1785520800002-0"}}}},
 		Changed:    Findings{Count: 1, List: []Finding{{ID: "11", Entries: []string{"1785520800003-0"}}}},
 		Waiting:    Findings{Count: 1, List: []Finding{{ID: "12"}}},
 		Trimmed:    Findings{Count: 4000, List: []Finding{{ID: "1"}}},

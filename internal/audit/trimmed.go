@@ -61,12 +61,13 @@ const (
 )
 
 // of says what may have become of the entry of a row that was published. A row
-// is never younger than its entry, so one from after the oldest entry was not
-// trimmed. Rows that were written at about the time of the oldest entry are told
-// apart by the row of that one.
+// is never younger than its entry, but for clocks that differ, so one from after
+// the oldest entry was not trimmed. Where others than the oldest were deleted,
+// rows from about that time are told apart by the row of the oldest entry.
 func (r remains) of(id string, created time.Time) fate {
 	s := r.state
-	if !s.Exists || s.Added <= s.Length {
+	tells := s.Added > 0 // Redis 7 does; before that, what could be trimmed counts as that
+	if !s.Exists || s.LastID == "0-0" || tells && s.Added <= s.Length {
 		return there
 	}
 	deleted := s.MaxDeletedID != "" && s.MaxDeletedID != "0-0"
@@ -77,8 +78,8 @@ func (r remains) of(id string, created time.Time) fate {
 	within := deleted && after(s.MaxDeletedID, s.FirstID) // not only from the beginning
 	appended := created.Add(r.ahead)
 	switch {
-	case appended.After(first.Add(time.Millisecond)): // ids have no less
-		if last, ok := entryTime(s.MaxDeletedID); within && (!ok || !appended.After(last.Add(time.Millisecond))) {
+	case appended.After(first.Add(margin)):
+		if last, ok := entryTime(s.MaxDeletedID); within && (!ok || !appended.After(last.Add(margin))) {
 			return deletable
 		}
 		return there
