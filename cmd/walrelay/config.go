@@ -36,7 +36,7 @@ type Config struct {
 	ColumnCreatedAt   string    `group:"Table:" for:"run,setup,audit" type:"name-or-none" default:"created_at" placeholder:"NAME" help:"Column with the time a row was written; empty where there is none."`
 	ColumnPublishedAt string    `group:"Table:" for:"run,setup,audit" type:"name-or-none" default:"published_at" placeholder:"NAME" help:"Column that marks a row as published, NULL until then; empty where there is none."`
 
-	Stream string               `group:"Entries:" for:"run,audit,heal" type:"text" default:"jobs" placeholder:"KEY" help:"Stream that gets the entries."`
+	Stream string               `group:"Entries:" for:"run,audit" type:"text" default:"jobs" placeholder:"KEY" help:"Stream that gets the entries."`
 	MaxLen int64                `name:"maxlen" group:"Entries:" for:"run" type:"maxlen" default:"0" placeholder:"ENTRIES" help:"Trim the stream to about this many entries (MAXLEN ~); 0 never trims."`
 	Fields []outbox.FieldColumn `name:"field" group:"Entries:" for:"run,setup,audit" type:"field" placeholder:"NAME=COLUMN" help:"Field of an entry and the column it comes from. Repeat it for each field, in their order; one must be the id column. In the variable they stand with commas between them; in the file as a list, or as a mapping of NAME to COLUMN. Default kind=KIND, outbox_id=ID, payload=PAYLOAD with the columns above."`
 

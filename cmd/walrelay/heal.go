@@ -73,9 +73,8 @@ func (c *healCmd) Run(ctx context.Context, p *process) error {
 // healing is a request to the relay, by way of the checkpoint.
 type healing struct {
 	*process
-	redis  *publisher.Publisher // with the stream, to look
-	writer *publisher.Publisher // without: a stream that is gone is no reason not to ask
-	close  func()
+	redis *publisher.Publisher // without streams: one that is gone is no reason not to ask
+	close func()
 
 	server cdc.Server
 	slot   *cdc.Slot
@@ -93,7 +92,7 @@ func newHealing(ctx context.Context, p *process) (*healing, error) {
 	}
 	h := &healing{
 		process: p, close: func() { client.Close() }, instance: rand.Text(),
-		redis: publisher.New(client, 0, p.cfg.Stream), writer: publisher.New(client, 0),
+		redis: publisher.New(client, 0),
 	}
 	if err := h.look(ctx); err != nil {
 		h.close()
@@ -121,13 +120,13 @@ func (h *healing) look(ctx context.Context) error {
 // replace replaces the checkpoint by what change makes of it, nil for none. A
 // change that returns false leaves it as it is. A relay that works writes it
 // every second, so that another try may be needed.
-func (h *healing) replace(ctx context.Context, change func(cp *cdc.Checkpoint, streams map[string]cdc.StreamState) (cdc.Checkpoint, bool, error)) error {
+func (h *healing) replace(ctx context.Context, change func(cp *cdc.Checkpoint) (cdc.Checkpoint, bool, error)) error {
 	for try := 1; ; try++ {
-		cp, streams, err := h.load(ctx)
+		cp, err := h.load(ctx)
 		if err != nil {
 			return err
 		}
-		next, changed, err := change(cp, streams)
+		next, changed, err := change(cp)
 		if err != nil || !changed {
 			return err
 		}
@@ -152,18 +151,18 @@ func (h *healing) replace(ctx context.Context, change func(cp *cdc.Checkpoint, s
 }
 
 // load reads the checkpoint, which another release may have written.
-func (h *healing) load(ctx context.Context) (*cdc.Checkpoint, map[string]cdc.StreamState, error) {
+func (h *healing) load(ctx context.Context) (*cdc.Checkpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisPatience)
 	defer cancel()
-	cp, streams, err := h.redis.Load(ctx, h.key)
+	cp, _, err := h.redis.Load(ctx, h.key)
 	if err == nil && cp != nil && cp.Format != cdc.CheckpointFormat {
-		return nil, nil, &fault.Error{
+		return nil, &fault.Error{
 			Problem: fmt.Sprintf("the checkpoint has format %d, this release knows %d", cp.Format, cdc.CheckpointFormat),
 			Fix:     "run heal of the release that wrote it, or of a newer one",
 			Err:     cdc.ErrFormat,
 		}
 	}
-	return cp, streams, err
+	return cp, err
 }
 
 // write is false where another checkpoint is there than was expected. Where the
@@ -173,7 +172,7 @@ func (h *healing) write(ctx context.Context, expected cdc.Version, next cdc.Chec
 	for range 3 {
 		var res cdc.AppendResult
 		tried, cancel := context.WithTimeout(ctx, redisPatience)
-		res, err = h.writer.Append(tried, h.key, expected, next, nil)
+		res, err = h.redis.Append(tried, h.key, expected, next, nil)
 		cancel()
 		switch {
 		case err == nil:
@@ -188,7 +187,7 @@ func (h *healing) write(ctx context.Context, expected cdc.Version, next cdc.Chec
 // ask leaves the request. Since zero is what the checkpoint knows.
 func (h *healing) ask(ctx context.Context, since time.Time) error {
 	var asked *cdc.Since
-	err := h.replace(ctx, func(cp *cdc.Checkpoint, streams map[string]cdc.StreamState) (cdc.Checkpoint, bool, error) {
+	err := h.replace(ctx, func(cp *cdc.Checkpoint) (cdc.Checkpoint, bool, error) {
 		if cp == nil && h.slot == nil && since.IsZero() {
 			return cdc.Checkpoint{}, false, &fault.Error{
 				Problem: fmt.Sprintf("there is neither a slot %q nor a checkpoint %q", h.cfg.Slot, h.key),
@@ -196,8 +195,9 @@ func (h *healing) ask(ctx context.Context, since time.Time) error {
 			}
 		}
 		next := request(h.server, cp, since)
-		if since.IsZero() && next.Doubt == nil {
-			next.Doubt = doubt(h.server, h.slot, cp, streams)
+		if cp == nil && since.IsZero() {
+			// The relay cannot see any more that it was so. It knows since when.
+			next.Doubt = &cdc.Doubt{Reason: fmt.Sprintf("the slot %q existed and Redis had no checkpoint for it: Redis lost its data, or is another one than before", h.cfg.Slot)}
 		}
 		asked = next.Since
 		return next, true, nil
@@ -236,32 +236,10 @@ func request(server cdc.Server, cp *cdc.Checkpoint, since time.Time) cdc.Checkpo
 	return next
 }
 
-// doubt is what a heal that is asked for leaves open: after Redis lost the
-// stream, or all it knew of the source, which of the rows that were marked long
-// before it has lost. The relay cannot see any more that it was so.
-func doubt(server cdc.Server, slot *cdc.Slot, cp *cdc.Checkpoint, streams map[string]cdc.StreamState) *cdc.Doubt {
-	if slot != nil {
-		free := *slot // whoever reads it: that is not the question
-		free.Active = false
-		slot = &free
-	}
-	judged, err := cdc.Judge(server, slot, cp, streams)
-	if err != nil {
-		return nil
-	}
-	switch judged.Kind {
-	case cdc.NoCheckpoint:
-		return &cdc.Doubt{Reason: judged.Reason} // the relay knows since when
-	case cdc.StreamMissing, cdc.StreamBehind:
-		return &cdc.Doubt{Reason: judged.Reason, Before: cdc.SinceOf(cp).Time}
-	}
-	return nil
-}
-
 // accept clears the doubt.
 func (h *healing) accept(ctx context.Context) error {
 	var accepted *cdc.Doubt
-	err := h.replace(ctx, func(cp *cdc.Checkpoint, _ map[string]cdc.StreamState) (cdc.Checkpoint, bool, error) {
+	err := h.replace(ctx, func(cp *cdc.Checkpoint) (cdc.Checkpoint, bool, error) {
 		if cp == nil || cp.Doubt == nil {
 			return cdc.Checkpoint{}, false, nil
 		}
@@ -317,7 +295,7 @@ type watcher struct {
 
 // look says how far it is, and whether it is done.
 func (w *watcher) look(ctx context.Context) (state string, done bool, err error) {
-	cp, _, err := w.load(ctx)
+	cp, err := w.load(ctx)
 	if err != nil {
 		return "", false, err
 	}

@@ -218,6 +218,28 @@ func TestHealAcceptsAGap(t *testing.T) {
 	}
 }
 
+// A heal that is asked for after Redis lost everything leaves the same in doubt
+// as one that the relay does by itself.
+func TestHealByHandLeavesADoubt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{volatile: true})
+	p := w.startRelay("--heal", "manual")
+	p.streams()
+	w.insert("old", 5)
+	w.allMarked()
+	w.confirmedPast()
+	w.redisDo("FLUSHALL")
+	p.says("walrelay heal")
+	w.healed()
+	if d := w.held().Doubt; d == nil || d.Before.IsZero() || !strings.Contains(d.Reason, "no checkpoint") {
+		t.Errorf("the doubt is %+v", d)
+	}
+	w.insert("new", 5)
+	w.allMarked()
+	w.healed("--accept-gap")
+	w.verifyKinds("new", 5)
+}
+
 // What cannot be asked for says why, and leaves the checkpoint as it is.
 func TestHealThatCannotBeAskedFor(t *testing.T) {
 	t.Parallel()
