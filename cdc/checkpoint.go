@@ -101,6 +101,14 @@ type Checkpoint struct {
 	// Doubt is what a heal could not know, until an operator decides.
 	Doubt *Doubt `json:"doubt,omitempty"`
 
+	// Blocked is the row that the line stops at, nil for none.
+	Blocked *Blocked `json:"blocked,omitempty"`
+
+	// Skips are the rows that an operator asked to be skipped, by their ids.
+	// They are stored beside the document, so that a relay keeps them without
+	// knowing of them.
+	Skips map[string]bool `json:"-"`
+
 	// LastIDs is the id of the last entry this source appended to each stream.
 	// The script fills it in, since Redis assigns the ids.
 	LastIDs map[string]string `json:"-"`
@@ -110,6 +118,13 @@ type Checkpoint struct {
 type Foreign struct {
 	After string `json:"after"` // they have higher ids in the stream
 	Until LSN    `json:"until"` // and their rows were committed before it
+}
+
+// Blocked is a row that cannot be published.
+type Blocked struct {
+	Row      string   `json:"row"` // its id, or its place where that is NULL
+	Position Position `json:"position,omitzero"`
+	Reason   string   `json:"reason"`
 }
 
 // Doubt says that entries may be gone that no heal puts back by itself: those

@@ -2,6 +2,7 @@ package cdc
 
 import (
 	"cmp"
+	"strconv"
 	"time"
 )
 
@@ -18,6 +19,11 @@ type Position struct {
 
 // IsZero reports whether there is no position: no commit starts at LSN 0.
 func (p Position) IsZero() bool { return p.LSN == 0 }
+
+// String is how an operator reads and writes it, such as 0/16B3748/2.
+func (p Position) String() string {
+	return p.LSN.String() + "/" + strconv.FormatUint(p.Ordinal, 10)
+}
 
 // Compare orders positions as the slot delivers them.
 func (p Position) Compare(q Position) int {
@@ -49,7 +55,25 @@ type Event struct {
 	Position Position
 	Commit   Commit
 	Table    uint32  // OID of the table; zero likewise
-	ID       string  // the outbox id, as PostgreSQL prints it
+	ID       string  // the outbox id, as PostgreSQL prints it; where it is NULL, the row's place
+	NoID     bool    // it is NULL
 	Fields   []Field // in the configured order; a NULL column is absent
 	Bytes    int     // memory that the event holds, about
+
+	// Unfit is why no entry can be made of the row, nil for most. Fields are
+	// then those that are known.
+	Unfit error
+	// SkipAsked says that an operator asked for the row to be skipped, which
+	// this append settles. Dead says that it is: it goes to the dead stream.
+	SkipAsked, Dead bool
 }
+
+// DeadStream is where the rows of a stream go that cannot be published and are
+// skipped.
+func DeadStream(stream string) string { return stream + ":dead" }
+
+// What an entry of a dead stream has beside the fields of its row.
+const (
+	DeadReason   = "walrelay_reason"   // why the row could not be published
+	DeadPosition = "walrelay_position" // its Position, or its place in the table; absent where that is not known
+)

@@ -1,5 +1,7 @@
 package cdc
 
+import "errors"
+
 // Snapshot is a temporary slot and the view of the table at exactly the
 // position where the slot starts: together they miss no row and have none twice.
 type Snapshot struct {
@@ -40,7 +42,13 @@ type AppendResult struct {
 	// MissingStream names a stream that this source appended to and that is
 	// gone.
 	MissingStream string
+	// Refused is why the events are not taken, however often that is tried.
+	Refused string
 }
+
+// ErrNoAnswer says that Redis did not answer, so that it is not known whether
+// it did what it was asked for.
+var ErrNoAnswer = errors.New("no answer from Redis")
 
 // Entry is one entry of a stream, as somebody wrote it.
 type Entry struct {

@@ -1,12 +1,16 @@
 -- Appends a batch and replaces the checkpoint in one step, or changes nothing.
 --
--- KEYS: the checkpoint, then the streams.
+-- KEYS: the checkpoint, then the streams, then the dead stream where the batch
+--       has an entry for it.
 -- ARGV: the expected version, the new version, the new checkpoint, the maximal
---       length of a stream (0: never trim), the number of last ids to set, as
---       many pairs of stream name and id (empty: forget it), then the entries:
---       index of the stream in KEYS, number of strings, names and values.
+--       length of a stream (0: never trim), the number of last ids to set, the
+--       number of streams, the number of requests that are settled, then as many
+--       pairs of stream name and id (empty: forget it), then the fields of the
+--       requests, then the entries: index of the stream in KEYS, number of
+--       strings, names and values.
 -- Returns {1}: done; {0, checkpoint hash}: another version is there;
---         {2, stream}: a stream that had entries of this source is gone.
+--         {2, stream}: a stream that had entries of this source is gone;
+--         {3, text}: the entries are not taken, however often that is tried.
 --
 -- Redis does not roll a script back. So all that can be known to fail is looked
 -- at before the first write; the checkpoint is written first, since a command
@@ -19,9 +23,16 @@ local function fail(reply, command)
 end
 
 local checkpoint = KEYS[1]
+local streams = tonumber(ARGV[6])
+local last_ids = 8
+local requests = last_ids + 2 * tonumber(ARGV[5])
+local entries = requests + tonumber(ARGV[7])
+
+-- Lua's stack holds 8000 values; beyond that a script ends in the middle.
+local most = 4000
 
 local wanted = { 'HMGET', checkpoint, 'version', 'checkpoint' }
-for i = 2, #KEYS do
+for i = 2, 1 + streams do
   wanted[#wanted + 1] = 'last:' .. KEYS[i]
 end
 local held = redis.pcall(unpack(wanted))
@@ -37,8 +48,7 @@ if (held[1] or '') ~= ARGV[1] then
 end
 
 local forget = {}
-local next_arg = 6 + 2 * tonumber(ARGV[5])
-for i = 6, next_arg - 1, 2 do
+for i = last_ids, requests - 1, 2 do
   if ARGV[i + 1] == '' then
     forget[ARGV[i]] = true
   end
@@ -50,12 +60,21 @@ for i = 2, #KEYS do
     return fail(kind, 'TYPE')
   end
   if kind.ok == 'none' then
-    if held[i + 1] and not forget[KEYS[i]] then
+    if i <= 1 + streams and held[i + 1] and not forget[KEYS[i]] then
       return { 2, KEYS[i] }
     end
   elseif kind.ok ~= 'stream' then
     return { err = 'WRONGTYPE the key ' .. KEYS[i] .. ' holds a ' .. kind.ok .. ', not a stream' }
   end
+end
+
+local at = entries
+while at <= #ARGV do
+  local strings = tonumber(ARGV[at + 1])
+  if strings > most then
+    return { 3, 'an entry has ' .. strings / 2 .. ' fields, and at most ' .. most / 2 .. ' can be appended' }
+  end
+  at = at + 2 + strings
 end
 
 local written = redis.pcall('HSET', checkpoint, 'version', ARGV[2], 'checkpoint', ARGV[3])
@@ -78,25 +97,37 @@ local function take_back()
 end
 
 local trim = tonumber(ARGV[4]) > 0
-while next_arg <= #ARGV do
-  local stream = KEYS[1 + tonumber(ARGV[next_arg])]
-  local final = next_arg + 1 + tonumber(ARGV[next_arg + 1])
+at = entries
+while at <= #ARGV do
+  local index = tonumber(ARGV[at])
+  local stream = KEYS[1 + index]
+  local final = at + 1 + tonumber(ARGV[at + 1])
   local id
-  if trim then
-    id = redis.pcall('XADD', stream, 'MAXLEN', '~', ARGV[4], '*', unpack(ARGV, next_arg + 2, final))
+  if trim and index <= streams then
+    id = redis.pcall('XADD', stream, 'MAXLEN', '~', ARGV[4], '*', unpack(ARGV, at + 2, final))
   else
-    id = redis.pcall('XADD', stream, '*', unpack(ARGV, next_arg + 2, final))
+    id = redis.pcall('XADD', stream, '*', unpack(ARGV, at + 2, final))
   end
   if type(id) == 'table' then
     take_back()
     return fail(id, 'XADD')
   end
   added[#added + 1] = { stream, id }
-  last[stream] = id
-  next_arg = final + 1
+  if index <= streams then
+    last[stream] = id
+  end
+  at = final + 1
 end
 
-for i = 6, 5 + 2 * tonumber(ARGV[5]), 2 do
+for i = requests, entries - 1 do
+  local settled = redis.pcall('HDEL', checkpoint, ARGV[i])
+  if type(settled) == 'table' then
+    take_back()
+    return fail(settled, 'HDEL')
+  end
+end
+
+for i = last_ids, requests - 1, 2 do
   if ARGV[i + 1] == '' then
     -- A checkpoint that is new has nothing to forget. One that is not can be
     -- taken back by the command that wrote it.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/fault"
 )
 
@@ -18,9 +19,9 @@ var remedies = []struct {
 	fix       string
 }{
 	{"WRONGTYPE", true, "move the key away (RENAME), or choose another stream with --stream"},
-	{"NOPERM", true, "allow the Redis user the commands and keys that walrelay needs: ACL SETUSER … ~STREAM ~walrelay:* +eval +evalsha +hmget +hgetall +hset +hdel +del +type +xadd +xdel +xinfo|stream +xrange +time +exists +client|setname +hello +select"},
+	{"NOPERM", true, "allow the Redis user the commands and keys that walrelay needs: ACL SETUSER … ~STREAM ~STREAM:dead ~walrelay:* +eval +evalsha +hmget +hgetall +hset +hdel +del +type +xadd +xdel +xinfo|stream +xrange +time +exists +client|setname +hello +select"},
 	{"can't run this command", true, "allow the Redis user the command that the script needs: ACL SETUSER … +hmget +hgetall +hset +hdel +del +type +xadd +xdel"},
-	{"can't access at least one of the keys", true, "allow the Redis user the stream and the checkpoint: ACL SETUSER … ~STREAM ~walrelay:*"},
+	{"can't access at least one of the keys", true, "allow the Redis user the stream, its dead stream and the checkpoint: ACL SETUSER … ~STREAM ~STREAM:dead ~walrelay:*"},
 	{"NOAUTH", true, "put the password into --redis, as in redis://:PASSWORD@HOST:PORT/DB"},
 	{"WRONGPASS", true, "correct the user and password in --redis"},
 	{"invalid password", true, "correct the user and password in --redis"},
@@ -38,6 +39,26 @@ var remedies = []struct {
 	{"BUSY", false, "Redis runs another script for too long: SCRIPT KILL ends it"},
 }
 
+// refusals are parts of what Redis answers to an entry that it never takes.
+var refusals = []string{
+	"invalid bulk length",    // a value beyond proto-max-bulk-len
+	"Elements are too large", // an entry beyond what a stream can hold
+}
+
+// refusal is why Redis never takes these entries; empty for any other error.
+func refusal(err error) string {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	for _, r := range refusals {
+		if strings.Contains(reply.Error(), r) {
+			return reply.Error()
+		}
+	}
+	return ""
+}
+
 // explain adds to an error of Redis what it means. What does not go away by
 // itself becomes a fault.
 func explain(err error) error {
@@ -46,7 +67,7 @@ func explain(err error) error {
 	}
 	var reply redis.Error
 	if !errors.As(err, &reply) {
-		return fmt.Errorf("no answer from Redis: %w", err)
+		return fmt.Errorf("%w: %w", cdc.ErrNoAnswer, err)
 	}
 	text := reply.Error()
 	for _, r := range remedies {

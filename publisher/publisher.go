@@ -6,6 +6,7 @@
 //	version      which state this is: INSTANCE-COUNTER, never used twice
 //	checkpoint   the document, as JSON
 //	last:STREAM  the id of the last entry this source appended to that stream
+//	skip:ROW     when an operator asked for a row to be skipped
 //
 // One script (append.lua) compares the version, replaces the checkpoint and
 // appends the entries, all of it or nothing. So a relay that died, a reply that
@@ -37,6 +38,13 @@ var appendSource string
 const (
 	dialTimeout = 3 * time.Second
 	ioTimeout   = 5 * time.Second
+)
+
+// A command that is larger than quickBytes may take longer, as on a network
+// that carries slowestBytes a second.
+const (
+	quickBytes   = 2 << 20
+	slowestBytes = 256 << 10
 )
 
 // MaxValueBytes is the largest value that Redis takes, by default
@@ -85,9 +93,9 @@ func New(client redis.UniversalClient, maxLen int64, streams ...string) *Publish
 }
 
 // Append replaces the checkpoint by next, if its version is the expected one,
-// and appends the events to the first stream, in order. Without events it is a
-// stamp. next.LastIDs, where set, replaces what the checkpoint says of the
-// streams' last entries; an empty id forgets it.
+// and appends the events to the first stream, in order, or to its dead stream.
+// Without events it is a stamp. next.LastIDs, where set, replaces what the
+// checkpoint says of the streams' last entries; an empty id forgets it.
 //
 // An error leaves open whether it was done: repeat it with the same arguments.
 func (p *Publisher) Append(ctx context.Context, key string, expected cdc.Version, next cdc.Checkpoint, events []cdc.Event) (cdc.AppendResult, error) {
@@ -95,26 +103,53 @@ func (p *Publisher) Append(ctx context.Context, key string, expected cdc.Version
 	if err != nil {
 		return cdc.AppendResult{}, err
 	}
-	args := make([]any, 0, 5+2*len(next.LastIDs)+8*len(events))
-	args = append(args, expected.String(), next.Version.String(), document, p.maxLen, len(next.LastIDs))
+	keys := append([]string{key}, p.streams...)
+	args := make([]any, 0, 7+2*len(next.LastIDs)+8*len(events))
+	args = append(args, expected.String(), next.Version.String(), document, p.maxLen, len(next.LastIDs), len(p.streams))
+	var settled []any
+	for _, ev := range events {
+		if ev.SkipAsked {
+			settled = append(settled, skipPrefix+ev.ID)
+		}
+	}
+	args = append(args, len(settled))
 	for stream, id := range next.LastIDs {
 		args = append(args, stream, id)
 	}
+	args = append(args, settled...)
+	size := 0
 	for _, ev := range events {
-		args = append(args, 1, 2*len(ev.Fields))
+		stream := 1
+		if ev.Dead {
+			stream = 1 + len(p.streams)
+			if len(keys) == stream { // declared only where it is used: a user needs no right to it before
+				keys = append(keys, cdc.DeadStream(p.streams[0]))
+			}
+		}
+		args = append(args, stream, 2*len(ev.Fields))
 		for _, f := range ev.Fields {
 			args = append(args, f.Name, f.Value)
+			size += len(f.Name) + len(f.Value)
 		}
 	}
-	reply, err := p.script.Run(ctx, p.client, p.keys(key), args...).Slice()
+	reply, err := p.script.Run(ctx, p.patient(size), keys, args...).Slice()
+	if why := refusal(err); why != "" {
+		return cdc.AppendResult{Refused: why}, nil
+	}
 	if err != nil {
 		return cdc.AppendResult{}, explain(err)
 	}
 	return parseReply(reply)
 }
 
-func (p *Publisher) keys(key string) []string {
-	return append([]string{key}, p.streams...)
+// patient is the client for a command of that many bytes. A value can take
+// longer to Redis than a Redis that is well may take to answer.
+func (p *Publisher) patient(bytes int) redis.Scripter {
+	client, ok := p.client.(*redis.Client)
+	if !ok || bytes <= quickBytes {
+		return p.client
+	}
+	return client.WithTimeout(ioTimeout + time.Duration(bytes-quickBytes)*time.Second/slowestBytes)
 }
 
 func parseReply(reply []any) (cdc.AppendResult, error) {
@@ -134,6 +169,8 @@ func parseReply(reply []any) (cdc.AppendResult, error) {
 		return cdc.AppendResult{Held: held}, err
 	case ok && code == 2 && len(reply) == 2:
 		return cdc.AppendResult{MissingStream: fmt.Sprint(reply[1])}, nil
+	case ok && code == 3 && len(reply) == 2:
+		return cdc.AppendResult{Refused: fmt.Sprint(reply[1])}, nil
 	}
 	return cdc.AppendResult{}, fmt.Errorf("the append script answered %v", reply)
 }
@@ -190,7 +227,7 @@ func parseCheckpoint(fields map[string]string) (*cdc.Checkpoint, error) {
 	if len(fields) == 0 {
 		return nil, nil
 	}
-	cp := &cdc.Checkpoint{LastIDs: map[string]string{}}
+	cp := &cdc.Checkpoint{LastIDs: map[string]string{}, Skips: map[string]bool{}}
 	if err := json.Unmarshal([]byte(fields["checkpoint"]), cp); err != nil {
 		return nil, fmt.Errorf("it is not walrelay's: %w", err)
 	}
@@ -202,6 +239,9 @@ func parseCheckpoint(fields map[string]string) (*cdc.Checkpoint, error) {
 	for name, id := range fields {
 		if stream, ok := strings.CutPrefix(name, "last:"); ok {
 			cp.LastIDs[stream] = id
+		}
+		if row, ok := strings.CutPrefix(name, skipPrefix); ok {
+			cp.Skips[row] = true
 		}
 	}
 	return cp, nil
