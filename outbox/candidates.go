@@ -150,8 +150,9 @@ func (c *Candidates) Count(ctx context.Context) (n int64, oldest time.Time, err 
 
 // Each calls fn for each candidate, in the same order at every call, and stops
 // at its first error. The event is the caller's to keep and equals the one that
-// the log gives for the same row, but for its position. The row itself may have
-// been changed since: then it is the version of the snapshot.
+// the log gives for the same row, but for its position, and without an id is
+// named by its place in the table. The row itself may have been changed since:
+// then it is the version of the snapshot.
 //
 // Memory is bounded by the largest row: the server keeps the order, on its disk
 // if need be. After an error only Close is left to do, unless it was fn's.
@@ -163,7 +164,7 @@ func (c *Candidates) Each(ctx context.Context, fn func(ev cdc.Event, marked bool
 		marked = "t.{published} IS NOT NULL"
 	}
 	sql := "DECLARE candidates NO SCROLL CURSOR FOR SELECT " + columns.list + t.fill(
-		", "+marked+" FROM {table} t WHERE "+c.where()+" ORDER BY "+c.order, "")
+		", "+marked+", CASE WHEN t.{id} IS NULL THEN 'ctid/' || t.tableoid || '/' || btrim(t.ctid::text, '()') END FROM {table} t WHERE "+c.where()+" ORDER BY "+c.order, "")
 	if err := c.exec(ctx, sql); err != nil {
 		return err
 	}
@@ -171,9 +172,9 @@ func (c *Candidates) Each(ctx context.Context, fn func(ev cdc.Event, marked bool
 		fetched = 0
 		err := rows(ctx, c.conn, fmt.Sprintf("FETCH %d FROM candidates", candidateChunk), nil, func(row [][]byte) error {
 			fetched++
-			ev, err := columns.event(t, row)
-			if err != nil {
-				return err
+			ev := columns.event(t, row)
+			if ev.NoID {
+				ev.ID = string(row[len(columns.values)+1])
 			}
 			return fn(ev, string(row[len(columns.values)]) == "t")
 		})

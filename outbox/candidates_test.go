@@ -269,11 +269,17 @@ func TestEventsOfEachCanBeKept(t *testing.T) {
 func TestCandidateWithoutID(t *testing.T) {
 	d := newOutbox(t)
 	d.exec(`ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, ALTER id DROP IDENTITY; ALTER TABLE outbox ALTER id DROP NOT NULL;
-		INSERT INTO outbox (id, kind, payload) VALUES (NULL, 'k', '{}')`)
-	c := openCandidates(d, d.checked(Config{}), cdc.Since{Time: time.Now()}, 0)
-	err := c.Each(d.ctx(), func(cdc.Event, bool) error { return nil })
-	if !errors.Is(err, ErrNullID) {
-		t.Errorf("error %v, want %v", err, ErrNullID)
+		INSERT INTO outbox (id, kind, payload) VALUES (1, 'k', '{}'), (NULL, 'k', '{}'), (NULL, 'l', '{}')`)
+	oid := d.text("SELECT 'outbox'::regclass::oid::text")
+	var names []string
+	for _, c := range candidates(d, d.checked(Config{}), cdc.Since{Time: time.Now()}, 0) {
+		if c.ev.NoID != errors.Is(c.ev.Unfit, ErrNullID) {
+			t.Errorf("%s: without an id %v, unfit %v", c.ev.ID, c.ev.NoID, c.ev.Unfit)
+		}
+		names = append(names, c.ev.ID)
+	}
+	if want := []string{"1", "ctid/" + oid + "/0,2", "ctid/" + oid + "/0,3"}; !slices.Equal(names, want) {
+		t.Errorf("they are named %q, want %q", names, want)
 	}
 }
 

@@ -24,7 +24,8 @@ type binding struct {
 
 // Event makes an entry of an inserted row. It is false for a row that needs
 // none: one of another table, or one that is marked already, as it is when an
-// UPDATE moves a row to another partition, which arrives as an insert.
+// UPDATE moves a row to another partition, which arrives as an insert. A row of
+// which no entry can be made says so itself (Unfit); an error is about the table.
 //
 // The event holds copies: the values of an Insert live only until the next
 // Decode. Event may be called by one goroutine at a time.
@@ -33,28 +34,26 @@ func (t *Table) Event(in *cdc.Insert) (cdc.Event, bool, error) {
 	if !ok || err != nil {
 		return cdc.Event{}, false, err
 	}
-	if b.lacks != nil {
-		return cdc.Event{}, false, b.lacks
-	}
-	ev, err := t.entry(b, in.Values)
-	if err != nil {
-		return cdc.Event{}, false, err
-	}
+	ev := t.entry(b, in.Values)
 	ev.Position, ev.Commit, ev.Table = in.Position, in.Commit, in.Relation.OID
+	if ev.NoID {
+		ev.ID = in.Position.String()
+	}
 	return ev, true, nil
 }
 
 // ID is the id of an inserted row whose entry is on the stream already; false
-// where Event is. It needs no other column: the log has rows as the table was
-// when they were written, so that after a column was renamed no mapping fits
-// all of those that come again.
+// where Event is, and for a row without an id, which can have been skipped. It
+// needs no other column: the log has rows as the table was when they were
+// written, so that after a column was renamed no mapping fits all of those that
+// come again.
 func (t *Table) ID(in *cdc.Insert) (string, bool, error) {
 	b, ok, err := t.needsEntry(in)
 	if !ok || err != nil {
 		return "", false, err
 	}
 	if in.Values[b.id].Null {
-		return "", false, t.nullID()
+		return "", false, nil
 	}
 	return string(in.Values[b.id].Text), true, nil
 }
@@ -102,7 +101,7 @@ func (t *Table) bind(rel *cdc.Relation) (*binding, error) {
 		if err != nil && b.lacks == nil {
 			b.lacks = err
 		}
-		b.fields = append(b.fields, i)
+		b.fields = append(b.fields, i) // -1 for none
 	}
 	if i, ok := index[t.mapping.PublishedAt]; ok {
 		b.published = i
@@ -131,7 +130,7 @@ const (
 
 func (t *Table) nullID() error {
 	return &fault.Error{
-		Problem: fmt.Sprintf("a row of %s cannot be published", t.table),
+		Problem: fmt.Sprintf("in table %s it has no id", t.table),
 		Fix: fmt.Sprintf("name a column that is never NULL with --column-id, and ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
 			t.table, cdc.QuoteIdent(t.mapping.ID)),
 		Err: ErrNullID,
@@ -140,18 +139,17 @@ func (t *Table) nullID() error {
 
 // entry copies a row: one allocation for the bytes of all fields, one for the
 // fields, one for the id.
-func (t *Table) entry(b *binding, values []cdc.Value) (cdc.Event, error) {
-	if values[b.id].Null {
-		return cdc.Event{}, t.nullID()
-	}
+func (t *Table) entry(b *binding, values []cdc.Value) cdc.Event {
 	size := 0
 	for _, i := range b.fields {
-		size += len(values[i].Text)
+		if i >= 0 {
+			size += len(values[i].Text)
+		}
 	}
 	buf := make([]byte, 0, size)
 	fields := make([]cdc.Field, 0, len(b.fields))
 	for n, i := range b.fields {
-		if values[i].Null {
+		if i < 0 || values[i].Null {
 			continue
 		}
 		start := len(buf)
@@ -159,9 +157,15 @@ func (t *Table) entry(b *binding, values []cdc.Value) (cdc.Event, error) {
 		fields = append(fields, cdc.Field{Name: t.fields[n].Name, Value: buf[start:len(buf):len(buf)]})
 	}
 	id := string(values[b.id].Text)
-	return cdc.Event{
+	ev := cdc.Event{
 		ID:     id,
+		NoID:   values[b.id].Null,
 		Fields: fields,
 		Bytes:  eventBytes + fieldBytes*cap(fields) + cap(buf) + len(id),
-	}, nil
+		Unfit:  b.lacks,
+	}
+	if ev.NoID {
+		ev.Unfit = t.nullID()
+	}
+	return ev
 }

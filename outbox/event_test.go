@@ -108,18 +108,24 @@ func TestEventStopsAtWhatCannotBePublished(t *testing.T) {
 		column  string // that is missing
 		similar string
 		target  error
+		known   int // fields
 	}{
-		{DefaultMapping(), rowOf(public, "id", nil, "kind", "k", "payload", "{}"), "", "", ErrNullID},
-		{DefaultMapping(), rowOf(public, "kind", "k", "payload", "{}"), "id", "", nil},
-		{DefaultMapping(), rowOf(public, "id", "1", "payload", "{}"), "kind", "", nil},
-		{m, rowOf(public, "id", "1", "kind", "k"), "Kind", "kind", nil},
+		{DefaultMapping(), rowOf(public, "id", nil, "kind", "k", "payload", "{}"), "", "", ErrNullID, 2},
+		{DefaultMapping(), rowOf(public, "kind", "k", "payload", "{}"), "id", "", nil, 0},
+		{DefaultMapping(), rowOf(public, "id", "1", "payload", "{}"), "kind", "", nil, 2},
+		{m, rowOf(public, "id", "1", "kind", "k"), "Kind", "kind", nil, 0},
 	} {
 		table := newTable(test.mapping)
 		// The same again, since the second time nothing may be cached.
 		for range 2 {
 			ev, ok, err := table.Event(test.in)
-			if err == nil || ok {
-				t.Fatalf("%v: %v, %v", test.in.Values, flat(ev), ok)
+			if test.column != "id" {
+				if err != nil || !ok || len(ev.Fields) != test.known {
+					t.Fatalf("%v: %v, %v, %v", test.in.Values, flat(ev), ok, err)
+				}
+				err = ev.Unfit
+			} else if ok {
+				t.Fatalf("%v: %v", test.in.Values, flat(ev))
 			}
 			if fault.As(err) == nil || fault.As(err).Fix == "" {
 				t.Errorf("%v says no fix", err)
@@ -148,8 +154,13 @@ func TestIDNeedsNoOtherColumn(t *testing.T) {
 	if _, ok, err := table.ID(rowOf(public, "id", "7", "published_at", "2026-01-01")); ok || err != nil {
 		t.Errorf("a row that is marked already: %t, %v", ok, err)
 	}
-	if _, ok, err := table.ID(rowOf(public, "id", nil)); ok || !errors.Is(err, ErrNullID) {
+	if _, ok, err := table.ID(rowOf(public, "id", nil)); ok || err != nil {
 		t.Errorf("a row without an id: %t, %v", ok, err)
+	}
+	in := rowOf(public, "id", nil)
+	in.Position = cdc.Position{LSN: 0x16B3748, Ordinal: 2}
+	if ev, _, err := table.Event(in); err != nil || !ev.NoID || ev.ID != "0/16B3748/2" {
+		t.Errorf("a row without an id is named %q, %v", ev.ID, err)
 	}
 	var missing *MissingColumnError
 	if _, ok, err := table.ID(rowOf(public, "kind", "k")); ok || !errors.As(err, &missing) || missing.Column != "id" {

@@ -69,10 +69,7 @@ type lookup struct {
 func (l *lookup) chunk(ctx context.Context, ids []string) error {
 	before := len(l.events)
 	err := rows(ctx, l.conn, l.sql, [][]byte{textArray(ids)}, func(row [][]byte) error {
-		ev, err := l.columns.event(l.table, row)
-		if err != nil {
-			return err
-		}
+		ev := l.columns.event(l.table, row)
 		// A cast is generous: it cuts text off and strips spaces.
 		if l.asked[ev.ID] {
 			l.events = append(l.events, ev)
@@ -120,7 +117,7 @@ func (t *Table) selected() selected {
 }
 
 // event makes an entry of a row that begins with these columns.
-func (s selected) event(t *Table, row [][]byte) (cdc.Event, error) {
+func (s selected) event(t *Table, row [][]byte) cdc.Event {
 	for i := range s.values {
 		s.values[i] = cdc.Value{Text: row[i], Null: row[i] == nil}
 	}

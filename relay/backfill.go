@@ -38,13 +38,21 @@ type backfilling struct {
 	lastAppend  time.Time
 	lastWrite   time.Time
 
-	events []cdc.Event // gathered for the next append
-	marks  []cdc.Mark  // of those
-	bytes  int
+	rows  []candidate // gathered for the next append
+	bytes int
+
+	skips map[string]bool // rows that are to be skipped if they cannot be published
+	dead  *deadTail
 
 	total, seen, appended, found int64
 	trimmed, uncertain           int64 // whose entry may be one of those that were deleted: marked, and not
 	reported                     time.Time
+}
+
+// candidate is a row that is to be appended.
+type candidate struct {
+	ev     cdc.Event
+	marked bool
 }
 
 type pendingMark struct {
@@ -148,8 +156,12 @@ func (r *Relay) unknownSince(ctx context.Context, session Session, slot *cdc.Slo
 // no more, and drops the slot, which does not belong to what follows.
 func (b *backfilling) begin(ctx context.Context, state state) error {
 	b.writer = b.newWriter(b.session.Server(), state.checkpoint)
+	if state.checkpoint != nil {
+		b.skips = state.checkpoint.Skips
+	}
 	next := b.checkpoint(cdc.PhaseBackfill, state.streams)
 	next.Token = rand.Text()
+	next.Blocked = b.writer.current.Blocked // until it is met again, or not
 	next.Doubt = doubt(state, b.since)
 	if err := b.write(ctx, next, nil); err != nil {
 		return err
@@ -229,6 +241,9 @@ func (b *backfilling) publish(ctx context.Context, snapshot cdc.Snapshot) error 
 	if err != nil {
 		return err
 	}
+	if b.dead, err = b.openDeadTail(ctx, oldest); err != nil {
+		return err
+	}
 	for more := true; more; {
 		settled := keepBeating(b.beat)
 		more, err = tail.load(ctx)
@@ -240,7 +255,7 @@ func (b *backfilling) publish(ctx context.Context, snapshot cdc.Snapshot) error 
 		settled = keepBeating(b.beat)
 		err = rows.Each(ctx, func(ev cdc.Event, marked bool) error {
 			settled()
-			on := tail.has(row, ev)
+			on := tail.has(row, ev) || b.dead.has(ev)
 			row++
 			if more {
 				return b.progress(ctx)
@@ -276,7 +291,7 @@ func (b *backfilling) row(ctx context.Context, ev cdc.Event, marked, on, trimmed
 		return b.progress(ctx)
 	case on:
 		b.found++
-		b.pend(time.Now(), cdc.Mark{ID: ev.ID})
+		b.pend(time.Now(), ev)
 		return b.progress(ctx)
 	case marked && trimmed:
 		// It was published, and its entry may be among those that somebody
@@ -284,19 +299,16 @@ func (b *backfilling) row(ctx context.Context, ev cdc.Event, marked, on, trimmed
 		b.trimmed++
 		return b.progress(ctx)
 	}
-	if err := b.fits(ev); err != nil {
-		return err
+	ev, err := b.admit(ev, b.fits(ev), b.skips)
+	if err != nil {
+		return b.stopAt(ctx, err)
 	}
-	b.appended++
 	if trimmed {
 		b.uncertain++
 	}
-	b.events = append(b.events, ev)
+	b.rows = append(b.rows, candidate{ev, marked})
 	b.bytes += ev.Bytes
-	if !marked {
-		b.marks = append(b.marks, cdc.Mark{ID: ev.ID})
-	}
-	if len(b.events) >= b.cfg.BatchRows || b.bytes >= b.cfg.BatchBytes {
+	if len(b.rows) >= b.cfg.BatchRows || b.bytes >= b.cfg.BatchBytes {
 		if err := b.flush(ctx); err != nil {
 			return err
 		}
@@ -306,29 +318,84 @@ func (b *backfilling) row(ctx context.Context, ev cdc.Event, marked, on, trimmed
 
 // flush appends what was gathered.
 func (b *backfilling) flush(ctx context.Context) error {
-	if len(b.events) == 0 {
+	rows := b.rows
+	b.rows, b.bytes = nil, 0
+	return b.append(ctx, rows)
+}
+
+// append puts rows on the stream; where Redis does not take them, their halves,
+// down to the row that it is about.
+func (b *backfilling) append(ctx context.Context, rows []candidate) error {
+	if len(rows) == 0 {
 		return nil
 	}
-	if err := b.write(ctx, b.writer.current, b.events); err != nil {
+	events := make([]cdc.Event, len(rows))
+	for i, row := range rows {
+		events[i] = row.ev
+	}
+	next := b.writer.current
+	next.Blocked = nil
+	err := b.write(ctx, next, events)
+	var refused *refusedError
+	switch {
+	case errors.As(err, &refused) && len(rows) > 1:
+		n := len(rows) / 2
+		if err := b.append(ctx, rows[:n]); err != nil {
+			return err
+		}
+		return b.append(ctx, rows[n:])
+	case errors.As(err, &refused):
+		if rows[0].ev, err = b.admit(rows[0].ev, refused, b.skips); err != nil {
+			return b.stopAt(ctx, err)
+		}
+		return b.append(ctx, rows)
+	case err != nil:
 		return err
 	}
 	b.step(StepBackfillAppended)
-	b.status.published(len(b.events))
+	b.count(events)
+	b.appended += int64(len(rows))
 	b.lastAppend = b.lastWrite
-	b.pend(b.lastWrite, b.marks...)
-	clear(b.events)
-	b.events, b.marks, b.bytes = b.events[:0], b.marks[:0], 0
+	for _, row := range rows {
+		if !row.marked {
+			b.pend(b.lastWrite, row.ev)
+		}
+	}
 	return b.markDue(ctx)
 }
 
-func (b *backfilling) pend(at time.Time, marks ...cdc.Mark) {
-	if !b.cfg.Table.Marks() {
+// stopAt ends the backfill at a row that cannot be published, for that reason.
+// What came before it is published and marked first.
+func (b *backfilling) stopAt(ctx context.Context, why error) error {
+	if err := b.flush(ctx); err != nil {
+		return err
+	}
+	var row *RowError
+	if !errors.As(why, &row) {
+		return why
+	}
+	next := b.writer.current
+	next.Blocked = &row.Row
+	if err := b.write(ctx, next, nil); err != nil {
+		return err
+	}
+	// Rows that somebody has locked are left to the next try, which also looks
+	// for what the operator wants.
+	for end := b.lastWrite.Add(b.cfg.ConfirmDelay + stampEvery); len(b.pending) > 0 && b.lastWrite.Before(end); {
+		if err := b.settle(ctx); err != nil {
+			return err
+		}
+	}
+	return why
+}
+
+func (b *backfilling) pend(at time.Time, ev cdc.Event) {
+	if !b.cfg.Table.Marks() || ev.NoID {
 		return
 	}
-	for _, m := range marks {
-		b.pending = append(b.pending, pendingMark{m, at})
-		b.pendingSize += markBytes(m) + 24
-	}
+	m := cdc.Mark{ID: ev.ID}
+	b.pending = append(b.pending, pendingMark{m, at})
+	b.pendingSize += markBytes(m) + 24
 }
 
 // write replaces the checkpoint and appends. Each success proves, like a stamp,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/fault"
+	"github.com/stagedoor/walrelay/internal/match"
 )
 
 // oneColumn is an outbox that is only ids, and not marked.
@@ -25,11 +26,15 @@ func (oneColumn) Marks() bool { return false }
 // Event implements Table.
 func (oneColumn) Event(in *cdc.Insert) (cdc.Event, bool, error) {
 	id := string(in.Values[0].Text)
+	ev := cdc.Event{Position: in.Position, Commit: in.Commit, ID: id, Bytes: len(id)}
 	if id == "refused" {
-		return cdc.Event{}, false, &fault.Error{Problem: "it has no kind"}
+		ev.Unfit = &fault.Error{Problem: "it has no kind"}
 	}
-	return cdc.Event{Position: in.Position, Commit: in.Commit, ID: id, Bytes: len(id)}, id != "none of ours", nil
+	return ev, id != "none of ours", nil
 }
+
+// Fields implements Table.
+func (oneColumn) Fields() match.Fields { return match.Fields{{Name: "id", ID: true}} }
 
 // ID implements Table.
 func (oneColumn) ID(in *cdc.Insert) (string, bool, error) {
@@ -218,10 +223,74 @@ func TestRowThatCannotBePublishedNamesItsPlace(t *testing.T) {
 	s.ok(s.begin(100))
 	s.ok(s.row("a"))
 	err := s.row("refused")
-	if err == nil || !strings.Contains(err.Error(), "row 1 of transaction 100 at 0/64") || !strings.Contains(err.Error(), "it has no kind") {
-		t.Errorf("got %v", err)
+	for _, want := range []string{"the row with id refused", "row 1 of transaction 100 at 0/64", "it has no kind", "walrelay skip --id refused"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+	var row *RowError
+	if !errors.As(err, &row) || row.Row.Row != "refused" || row.Row.Position != (cdc.Position{LSN: 100, Ordinal: 1}) || row.Row.Reason != "it has no kind" {
+		t.Errorf("the row is %+v", row)
 	}
 	s.want(10, "a")
+}
+
+// A request to skip a row is for one that cannot be published, and no other.
+func TestOnlyRowsThatCannotBePublishedAreSkipped(t *testing.T) {
+	s := newScript(t, cdc.Checkpoint{}, 0, 0)
+	s.d.skips = map[string]bool{"refused": true, "a": true}
+	s.ok(s.relation())
+	s.ok(s.transaction(100, "a", "refused", "b"))
+	var got []string
+	for _, it := range s.d.queue.take(nil, 10, 1<<20) {
+		if it.kind == itemRow {
+			got = append(got, fmt.Sprintf("%s dead=%v settled=%v", it.ev.ID, it.ev.Dead, it.ev.SkipAsked))
+		}
+	}
+	want := "a dead=false settled=true, refused dead=true settled=true, b dead=false settled=false"
+	if strings.Join(got, ", ") != want {
+		t.Errorf("got %s, want %s", strings.Join(got, ", "), want)
+	}
+}
+
+func TestCommandIsReadyForAShell(t *testing.T) {
+	r := New(Config{Stream: "jobs"})
+	for id, want := range map[string]string{
+		"7":                   "--id 7",
+		"-7":                  "--id=-7",
+		"0/16B3748/2":         "--id 0/16B3748/2",
+		"it's $(touch x); rm": `--id 'it'\''s $(touch x); rm'`,
+		"":                    "--id ''",
+		"größe":               "--id 'größe'",
+	} {
+		if err := r.rowError(cdc.Event{ID: id}, errors.New("why")); !strings.HasSuffix(err.Error(), "walrelay skip "+want) {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+}
+
+// The entry of a skipped row is of a size that any Redis takes, and has its id.
+func TestDeadEntryIsBounded(t *testing.T) {
+	r := New(Config{Table: oneColumn{}})
+	field := func(name string, n int) cdc.Field { return cdc.Field{Name: name, Value: make([]byte, n)} }
+	ev := r.dead(cdc.Event{ID: "7", Position: cdc.Position{LSN: 0x16B3748, Ordinal: 2}, Fields: []cdc.Field{
+		field("large", 300<<10), field("larger", 300<<10), field("id", 100<<10), field("small", 10), field("huge", 64<<20),
+	}}, strings.Repeat("x", reasonBytes))
+	var names []string
+	size := 0
+	for _, f := range ev.Fields {
+		names = append(names, f.Name)
+		size += len(f.Name) + len(f.Value)
+	}
+	if got := strings.Join(names, " "); got != "large id small walrelay_reason walrelay_position" {
+		t.Errorf("it has the fields %s", got)
+	}
+	if last := ev.Fields[len(ev.Fields)-1]; string(last.Value) != "0/16B3748/2" {
+		t.Errorf("it was at %s", last.Value)
+	}
+	if size > deadBytes {
+		t.Errorf("it has %d bytes, want at most %d", size, deadBytes)
+	}
 }
 
 func TestUnknownMessageStopsTheLine(t *testing.T) {
@@ -323,7 +392,7 @@ func TestRowThatRedisDoesNotTakeStopsTheLine(t *testing.T) {
 	s.ok(s.begin(100))
 	s.ok(s.row("12345"))
 	err := s.row("123456")
-	if err == nil || !permanent(err) || !strings.Contains(err.Error(), "id 123456 has 6 bytes") {
+	if err == nil || !permanent(err) || !strings.Contains(err.Error(), "id 123456") || !strings.Contains(err.Error(), "6 bytes") {
 		t.Errorf("a row that is too large: %v", err)
 	}
 	s.want(10, "12345")

@@ -2,6 +2,8 @@ package relay
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
@@ -38,7 +40,7 @@ func (b *batch) sort(marks bool) {
 			}
 			b.events = append(b.events, it.ev)
 		}
-		if marks {
+		if marks && !it.ev.NoID {
 			b.marks = append(b.marks, markOf(it.ev))
 		}
 	}
@@ -72,6 +74,10 @@ func (s *streaming) publish(flight context.Context) error {
 			if b.err != nil {
 				// What came before is marked and covered first.
 				close(s.published)
+				var row *RowError
+				if errors.As(b.err, &row) {
+					s.writer.current.Blocked = &row.Row
+				}
 				if err := s.finish(flight, flight, progress); err != nil {
 					return err
 				}
@@ -131,12 +137,17 @@ func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *ba
 		s.step(StepAppend)
 		last := b.events[len(b.events)-1]
 		next := s.writer.current
-		next.Last, next.LastCommit = last.Position, last.Commit
-		if err := s.writer.write(flight, next, b.events); err != nil {
+		next.Last, next.LastCommit, next.Blocked = last.Position, last.Commit, nil
+		err := s.writer.write(flight, next, b.events)
+		var refused *refusedError
+		if errors.As(err, &refused) {
+			return s.appendApart(flight, progress, b, refused)
+		}
+		if err != nil {
 			return err
 		}
 		s.step(StepAppended)
-		s.status.published(len(b.events))
+		s.count(b.events)
 	}
 	if len(b.marks) > 0 {
 		s.marks.add(b.marks...) // before the position moves: confirming waits for them
@@ -149,6 +160,33 @@ func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *ba
 	return nil
 }
 
+// appendApart appends the halves of a batch that Redis does not take, down to
+// the row that it is about.
+func (s *streaming) appendApart(flight context.Context, progress *cdc.Progress, b *batch, refused error) error {
+	if len(b.events) > 1 {
+		n := len(b.items) / 2
+		for _, items := range [][]item{b.items[:n], b.items[n:]} {
+			half := &batch{items: items}
+			if err := s.append(flight, progress, half); err != nil {
+				return err
+			}
+			if half.err != nil {
+				b.err = half.err
+				return nil
+			}
+		}
+		return nil
+	}
+	i := slices.IndexFunc(b.items, func(it item) bool { return it.kind == itemRow })
+	ev, err := s.admit(b.items[i].ev, refused, s.skips)
+	if err != nil {
+		b.items[i] = item{kind: itemFail, err: err}
+	} else {
+		b.items[i].ev = ev
+	}
+	return s.append(flight, progress, b)
+}
+
 // stamp writes that everything published is covered, which also proves that
 // Redis has not gone back since the last write, and moves what is confirmed.
 func (s *streaming) stamp(patience context.Context, progress *cdc.Progress) error {
@@ -157,6 +195,9 @@ func (s *streaming) stamp(patience context.Context, progress *cdc.Progress) erro
 	next.Since = nil // the slot is there
 	if covered > next.Covered {
 		next.Covered, next.CoveredTime = covered, s.serverTime
+	}
+	if next.Blocked != nil && covered > next.Blocked.Position.LSN {
+		next.Blocked = nil // it came and needed no entry
 	}
 	if next.Foreign != nil && next.Covered >= next.Foreign.Until {
 		next.Foreign = nil

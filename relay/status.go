@@ -51,6 +51,8 @@ type Status struct {
 
 	Published, Batches, Skipped, Marked, AppendRetries, StampRetries, Reconnects uint64
 
+	Dead uint64 // rows that were put on the dead stream
+
 	Heals       map[cdc.Kind]uint64 // begun, by what was wrong
 	LostEntries uint64              // whose rows were lost with a database
 }
@@ -58,7 +60,7 @@ type Status struct {
 // status is where the loops write down what they do.
 type status struct {
 	skipped, marked, rows, batches   atomic.Uint64
-	lostEntries                      atomic.Uint64
+	lostEntries, dead                atomic.Uint64
 	appendRetries, stampRetries, ups atomic.Uint64
 
 	mu        sync.Mutex
@@ -199,7 +201,7 @@ func (s *status) snapshot() Status {
 	now := s.now
 	now.Published, now.Batches = s.rows.Load(), s.batches.Load()
 	now.AppendRetries, now.StampRetries = s.appendRetries.Load(), s.stampRetries.Load()
-	now.LostEntries = s.lostEntries.Load()
+	now.LostEntries, now.Dead = s.lostEntries.Load(), s.dead.Load()
 	now.Skipped, now.Marked = s.skipped.Load(), s.marked.Load()
 	if ups := s.ups.Load(); ups > 0 {
 		now.Reconnects = ups - 1

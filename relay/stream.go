@@ -37,6 +37,7 @@ type streaming struct {
 	resume        *cdc.Resume
 	floor         cdc.LSN // what the slot was confirmed up to before
 	foreign       *tail   // entries that others made of our rows; nil for none
+	skips         map[string]bool
 	queue         *queue
 	marks         *marks
 	witness       witness
@@ -85,6 +86,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 		resume:        cdc.NewResume(*cp, slot.ConfirmedFlush),
 		floor:         slot.ConfirmedFlush,
 		foreign:       foreign,
+		skips:         cp.Skips,
 		queue:         newQueue(r.cfg.QueueBytes),
 		marks:         newMarks(r.cfg.MarkQueueBytes),
 		stopping:      r.stop.Done(),
@@ -286,10 +288,11 @@ func (d *decoding) insert(in *cdc.Insert) error {
 	} else {
 		err = d.row(in)
 	}
-	if err != nil {
+	var row *RowError
+	if err != nil && !errors.As(err, &row) {
 		return fmt.Errorf("the row %d of transaction %d at %s cannot be published: %w", in.Position.Ordinal, in.Commit.XID, in.Commit.LSN, err)
 	}
-	return nil
+	return err
 }
 
 // row passes on a row that the stream lacks.
@@ -304,7 +307,7 @@ func (d *decoding) row(in *cdc.Insert) error {
 		d.skip(markOf(ev))
 		return nil
 	}
-	if err := d.fits(ev); err != nil {
+	if ev, err = d.admit(ev, d.fits(ev), d.skips); err != nil {
 		return err
 	}
 	d.queue.push(item{kind: itemRow, ev: ev, since: d.since})

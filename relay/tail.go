@@ -65,25 +65,36 @@ func (b *backfilling) openTail(ctx context.Context, oldest time.Time) (*tail, er
 		return t, nil
 	}
 	t.first, t.last = "-", s.LastID
-	from := oldest
-	if from.IsZero() || b.since.Time.Before(from) {
-		from = b.since.Time
-	}
-	if ms, _, _ := strings.Cut(s.LastID, "-"); !oldest.IsZero() && isTime(ms) {
-		ours, err := b.session.Clock(ctx)
-		if err != nil {
+	if ms, _, _ := strings.Cut(s.LastID, "-"); isTime(ms) {
+		if t.first, err = b.entriesSince(ctx, oldest); err != nil {
 			return nil, err
 		}
-		theirs, err := b.cfg.Sink.Clock(ctx)
-		if err != nil {
-			return nil, err
-		}
-		from = from.Add(theirs.Sub(ours) - tailMargin)
-		t.first = strconv.FormatInt(max(0, from.UnixMilli()), 10) + "-0"
 	}
 	t.trimmed = cdc.DeletedSince(s, t.first)
 	b.log.Info("reading the end of the stream", "stream", t.stream, "from", t.first, "to", t.last)
 	return t, nil
+}
+
+// entriesSince is the id of an entry that is older than the oldest candidate,
+// and than since; "-" where that is not known. Ids are Redis' time.
+func (b *backfilling) entriesSince(ctx context.Context, oldest time.Time) (string, error) {
+	if oldest.IsZero() {
+		return "-", nil
+	}
+	from := oldest
+	if b.since.Time.Before(from) {
+		from = b.since.Time
+	}
+	ours, err := b.session.Clock(ctx)
+	if err != nil {
+		return "", err
+	}
+	theirs, err := b.cfg.Sink.Clock(ctx)
+	if err != nil {
+		return "", err
+	}
+	from = from.Add(theirs.Sub(ours) - tailMargin)
+	return strconv.FormatInt(max(0, from.UnixMilli()), 10) + "-0", nil
 }
 
 func isTime(ms string) bool {

@@ -27,7 +27,8 @@ func (e *conflictError) Error() string {
 // writer appends and stamps under the version it wrote last.
 //
 // Invariant: every state it offers has a version that was never offered before,
-// and it offers the next one only when it knows what became of the one before.
+// and it offers the next one only when it knows what became of the one before,
+// or over the same version, so that at most one of the two is ever written.
 type writer struct {
 	relay   *Relay
 	key     string
@@ -36,6 +37,15 @@ type writer struct {
 	sent    time.Time // when the last try began: Redis had not gone back then, if it succeeded
 	beat    func()    // of the loop that writes
 }
+
+const (
+	// largeBytes is the least that Redis can be told to hang up on, and what is
+	// sent at once in any case.
+	largeBytes = 1 << 20
+	// hangUps is after how many hang-ups in a row, by a Redis that answers
+	// otherwise, it is taken to be because of what is sent.
+	hangUps = 3
+)
 
 // newWriter continues from a checkpoint; nil for none.
 func (r *Relay) newWriter(server cdc.Server, cp *cdc.Checkpoint) *writer {
@@ -56,13 +66,22 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 	next.Format = cdc.CheckpointFormat
 	next.Version = r.nextVersion()
 	var retry backoff
+	hungUp := 0
+	large := bytesOf(events) >= largeBytes
 	for {
+		settled := func() {}
+		if large {
+			settled = keepBeating(w.beat)
+		}
 		w.sent = time.Now()
 		res, err := r.cfg.Sink.Append(r.kill, w.key, w.held, next, events)
+		settled()
 		switch {
 		case err == nil && res.Done:
 		case err == nil && res.MissingStream != "":
 			return &conflictError{conflict: cdc.Forgotten, missing: res.MissingStream}
+		case err == nil && res.Refused != "":
+			return &refusedError{reason: res.Refused}
 		case err == nil:
 			if c := cdc.JudgeConflict(next.Version, res.Held); c != cdc.OwnSuccess {
 				return &conflictError{conflict: c}
@@ -75,6 +94,12 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 			}
 			r.status.sinkFailed(err)
 			r.complain("Redis", err)
+			if large {
+				hungUp = w.countHangUps(hungUp, err)
+			}
+			if hungUp == hangUps {
+				return &refusedError{reason: fmt.Sprintf("it hung up %d times in a row, and answers otherwise: %s", hungUp, err)}
+			}
 			select {
 			case <-time.After(retry.next()):
 				w.beat()
@@ -92,21 +117,28 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 	}
 }
 
+// countHangUps counts a failure of an append if Redis did not answer it and
+// answers otherwise. What became of the append stays open: whatever is written
+// next expects the same version, so that only one of the two can succeed.
+func (w *writer) countHangUps(n int, err error) int {
+	if !errors.Is(err, cdc.ErrNoAnswer) {
+		return 0
+	}
+	if _, _, err := w.relay.cfg.Sink.Load(w.relay.kill, w.key); err != nil {
+		return 0
+	}
+	return n + 1
+}
+
+func bytesOf(events []cdc.Event) int {
+	n := 0
+	for _, ev := range events {
+		n += ev.Bytes
+	}
+	return n
+}
+
 // permanent reports whether an error waits for an operator.
 func permanent(err error) bool {
 	return fault.As(err) != nil || errors.Is(err, cdc.ErrUnknownMessage)
-}
-
-// fits refuses a row that Redis would answer by hanging up, which looks like a
-// broken network and would be tried again for ever.
-func (r *Relay) fits(ev cdc.Event) error {
-	for _, f := range ev.Fields {
-		if r.cfg.ValueBytes > 0 && len(f.Value) > r.cfg.ValueBytes {
-			return &fault.Error{
-				Problem: fmt.Sprintf("the row with id %s has %d bytes in the field %q, and Redis takes at most %d", ev.ID, len(f.Value), f.Name, r.cfg.ValueBytes),
-				Fix:     "keep such documents elsewhere and refer to them; to go on without this row, stop walrelay, run `walrelay teardown`, mark the row as published or delete it, and start again",
-			}
-		}
-	}
-	return nil
 }
