@@ -237,9 +237,9 @@ func (a *All) row(b *binding, values [][]byte) (Row, error) {
 	for i := range texts {
 		texts[i] = cdc.Value{Text: values[i], Null: values[i] == nil}
 	}
-	ev, err := a.table.entry(b, texts)
-	if err != nil {
-		return Row{}, err
+	ev := a.table.entry(b, texts)
+	if ev.NoID {
+		return Row{}, ev.Unfit
 	}
 	row := Row{Event: ev, Marked: string(values[n]) == "t"}
 	if values[n+1] != nil {

@@ -50,7 +50,11 @@ func (f *fixture) wantSkips(want ...string) {
 
 func (f *fixture) askSkip(rows ...string) {
 	f.t.Helper()
-	if ok, err := f.pub.AskSkip(f.t.Context(), key, time.Now(), rows...); err != nil || !ok {
+	cp, _, err := f.pub.Load(f.t.Context(), key)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if ok, err := f.pub.AskSkip(f.t.Context(), key, cp.Version, time.Now(), rows...); err != nil || !ok {
 		f.t.Fatalf("asking to skip %v: %v, %v", rows, ok, err)
 	}
 }
@@ -59,10 +63,14 @@ func (f *fixture) askSkip(rows ...string) {
 // other requests stay. The dead stream's entries are not the stream's.
 func TestSkippedRowGoesToTheDeadStream(t *testing.T) {
 	f := setUp(t, testservers.RedisOptions{}, 0)
-	if ok, err := f.pub.AskSkip(t.Context(), key, time.Now(), "2"); err != nil || ok || f.admin.Exists(t.Context(), key).Val() != 0 {
+	if ok, err := f.pub.AskSkip(t.Context(), key, version(1), time.Now(), "2"); err != nil || ok || f.admin.Exists(t.Context(), key).Val() != 0 {
 		t.Fatalf("without a checkpoint: %v, %v", ok, err)
 	}
 	f.append(0, state(1, 10), rows(1))
+	if ok, err := f.pub.AskSkip(t.Context(), key, version(9), time.Now(), "2"); err != nil || ok {
+		t.Fatalf("over another checkpoint: %v, %v", ok, err)
+	}
+	f.wantSkips()
 	f.askSkip("2", "odd:id: 3", "4")
 	f.wantSkips("2", "odd:id: 3", "4")
 	f.append(1, state(2, 20), nil) // a stamp settles nothing
@@ -79,6 +87,11 @@ func TestSkippedRowGoesToTheDeadStream(t *testing.T) {
 	if err != nil || len(cp.LastIDs) != 1 || cp.LastIDs["jobs"] != streams["jobs"].LastID {
 		t.Errorf("the checkpoint follows %v: %v", cp.LastIDs, err)
 	}
+
+	if err := f.pub.WithdrawSkip(t.Context(), key, "odd:id: 3", "unknown"); err != nil {
+		t.Error(err)
+	}
+	f.wantSkips()
 
 	// The dead stream may be deleted at any time.
 	f.admin.Del(t.Context(), "jobs:dead")

@@ -1,14 +1,14 @@
--- Asks for rows to be skipped, where there is a checkpoint: the request alone
--- would look like one that cannot be read.
+-- Asks for rows to be skipped, if the checkpoint is the expected one, which says
+-- that the line stops at one of them.
 --
--- KEYS: the checkpoint. ARGV: the time, then the fields of the requests.
--- Returns 1 when the requests are there, 0 without a checkpoint.
+-- KEYS: the checkpoint. ARGV: the expected version, the time, then the fields of
+--       the requests.
+-- Returns 1 when the requests are there, 0 over another checkpoint, or none.
 
-local version = redis.call('HMGET', KEYS[1], 'version')[1]
-if not version then
+if redis.call('HMGET', KEYS[1], 'version')[1] ~= ARGV[1] then
   return 0
 end
-for i = 2, #ARGV do
-  redis.call('HSET', KEYS[1], ARGV[i], ARGV[1])
+for i = 3, #ARGV do
+  redis.call('HSET', KEYS[1], ARGV[i], ARGV[2])
 end
 return 1

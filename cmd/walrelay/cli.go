@@ -23,6 +23,7 @@ type cli struct {
 	Audit    auditCmd    `cmd:"" help:"Compare the table with the stream: every row once, and nothing else."`
 	Heal     healCmd     `cmd:"" help:"Have the relay publish what the stream lacks."`
 	Setup    setupCmd    `cmd:"" help:"Create the publication, and the table if asked; or print the SQL for it."`
+	Skip     skipCmd     `cmd:"" help:"Have the relay put a row that it cannot publish on the dead stream, and go on."`
 	Teardown teardownCmd `cmd:"" help:"Drop the replication slot, the publication and the checkpoint. Never the table."`
 	Version  versionCmd  `cmd:"" help:"Print version, commit and Go version."`
 }

@@ -242,7 +242,7 @@ func (o *observer) oldest(now time.Time, s relay.Status) *float64 {
 func (o *observer) stats() web.Stats {
 	s := o.relay.Status()
 	return web.Stats{
-		Published: s.Published, SkippedOnStream: s.Skipped, Batches: s.Batches,
+		Published: s.Published, Dead: s.Dead, SkippedOnStream: s.Skipped, Batches: s.Batches,
 		AppendRetries: s.AppendRetries, StampRetries: s.StampRetries, Reconnects: s.Reconnects,
 		Marked: s.Marked, MarksWaiting: s.MarksWaiting,
 		Heals: s.Heals, LostEntries: s.LostEntries,

@@ -43,6 +43,7 @@
 //	walrelay_health_status                   gauge    0 or 1   1 for the level in label status: ok, warn, critical
 //	walrelay_role                            gauge    0 or 1   1 for the role in label role: starting, backfill, streaming, standby
 //	walrelay_published_total                 counter  rows     appended to a stream
+//	walrelay_dead_rows_total                 counter  rows     that could not be published, put on a dead stream as an operator asked
 //	walrelay_skipped_on_stream_total         counter  rows     received, found on the stream already and not appended again
 //	walrelay_batches_total                   counter  batches  appended to Redis, each in one step
 //	walrelay_retries_total                   counter  tries    failed and made again, by label reason: append, stamp; reconnect: streaming connections after the first

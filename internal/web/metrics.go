@@ -13,6 +13,7 @@ import (
 // Stats are a relay's totals since the process started.
 type Stats struct {
 	Published       uint64 // rows appended to a stream
+	Dead            uint64 // rows appended to a dead stream instead
 	SkippedOnStream uint64 // rows found on the stream already
 	Batches         uint64 // appends that succeeded
 	AppendRetries   uint64 // appends that failed and were made again
@@ -62,7 +63,8 @@ type Collector struct {
 	stats  func() Stats
 
 	status, role                   *prometheus.Desc
-	published, skipped, batches    *prometheus.Desc
+	published, dead                *prometheus.Desc
+	skipped, batches               *prometheus.Desc
 	retries, marked, marksWaiting  *prometheus.Desc
 	heals, lostEntries             *prometheus.Desc
 	oldest                         *prometheus.Desc
@@ -84,6 +86,7 @@ func NewCollector(health func() health.Document, stats func() Stats) *Collector 
 		status:       desc("health_status", "1 for the level of health that the relay is at, 0 for the others.", "status"),
 		role:         desc("role", "1 for what the relay does at the moment, 0 for the others.", "role"),
 		published:    desc("published_total", "Rows appended to a stream."),
+		dead:         desc("dead_rows_total", "Rows that could not be published and were put on a dead stream, as an operator asked."),
 		skipped:      desc("skipped_on_stream_total", "Rows received, found on the stream already and not appended again."),
 		batches:      desc("batches_total", "Batches of rows appended to Redis, each in one step."),
 		retries:      desc("retries_total", "Tries that failed and were made again, by what was tried.", "reason"),
@@ -103,7 +106,7 @@ func NewCollector(health func() health.Document, stats func() Stats) *Collector 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.status, c.role, c.published, c.skipped, c.batches, c.retries, c.marked, c.marksWaiting,
+		c.status, c.role, c.published, c.dead, c.skipped, c.batches, c.retries, c.marked, c.marksWaiting,
 		c.heals, c.lostEntries, c.oldest, c.active, c.walStatus, c.unconfirmed, c.retained, c.safeWAL,
 	} {
 		descs <- d
@@ -127,6 +130,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		gauge(c.role, oneIf(r == doc.Role), string(r))
 	}
 	counter(c.published, float64(stats.Published))
+	counter(c.dead, float64(stats.Dead))
 	counter(c.skipped, float64(stats.SkippedOnStream))
 	counter(c.batches, float64(stats.Batches))
 	counter(c.retries, float64(stats.AppendRetries), "append")

@@ -63,7 +63,7 @@ func samples(t *testing.T, c prometheus.Collector) string {
 
 func TestMetrics(t *testing.T) {
 	stats := Stats{
-		Published: 1, SkippedOnStream: 2, Batches: 3, AppendRetries: 4, StampRetries: 5,
+		Published: 1, Dead: 12, SkippedOnStream: 2, Batches: 3, AppendRetries: 4, StampRetries: 5,
 		Reconnects: 6, Marked: 7, MarksWaiting: 8,
 		Heals: map[cdc.Kind]uint64{cdc.NoSlot: 9}, LostEntries: 10,
 	}
@@ -86,6 +86,7 @@ walrelay_retries_total{reason="stamp"} 5
 		want string
 	}{
 		{"everything known", everything(), `walrelay_batches_total 3
+walrelay_dead_rows_total 12
 ` + heals + `walrelay_health_status{status="critical"} 0
 walrelay_health_status{status="ok"} 0
 walrelay_health_status{status="warn"} 1
@@ -108,6 +109,7 @@ walrelay_slot_wal_status{status="reserved"} 0
 walrelay_slot_wal_status{status="unreserved"} 0
 `},
 		{"no slot, no age", health.Judge(health.Input{}), `walrelay_batches_total 3
+walrelay_dead_rows_total 12
 ` + heals + `walrelay_health_status{status="critical"} 0
 walrelay_health_status{status="ok"} 0
 walrelay_health_status{status="warn"} 1
@@ -121,6 +123,7 @@ walrelay_role{role="streaming"} 0
 walrelay_skipped_on_stream_total 2
 `},
 		{"a slot of which little is known", health.Document{Status: health.StatusCritical, Role: health.RoleStandby, Slot: &health.Slot{Name: "walrelay"}, OldestAge: ptr(0.0)}, `walrelay_batches_total 3
+walrelay_dead_rows_total 12
 ` + heals + `walrelay_health_status{status="critical"} 1
 walrelay_health_status{status="ok"} 0
 walrelay_health_status{status="warn"} 0
