@@ -136,5 +136,7 @@
 //	a row cannot be marked         publishing goes on, confirming waits
 //	marking is refused             publishing and confirming go on; health is critical
 //	a row cannot be published      everything before it is published, and the line stops
+//	Redis refuses a batch          its halves are appended, down to the row that it is about
+//	an operator has it skipped     the dead stream gets it, in the step that moves the position
 //	two relays                     one streams, one stands by
 package relay

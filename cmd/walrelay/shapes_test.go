@@ -170,7 +170,7 @@ func TestRedisUserMayNotAppend(t *testing.T) {
 	client := w.redis.Client(t)
 	acl := func(rules ...any) {
 		t.Helper()
-		if err := client.Do(t.Context(), append([]any{"ACL", "SETUSER", "relay", "on", ">secret", "~jobs", "~walrelay:*"}, rules...)...).Err(); err != nil {
+		if err := client.Do(t.Context(), append([]any{"ACL", "SETUSER", "relay", "on", ">secret", "~jobs", "~jobs:dead", "~walrelay:*"}, rules...)...).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
