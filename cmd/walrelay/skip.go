@@ -157,7 +157,7 @@ func (s *skipping) wait(ctx context.Context, row string) error {
 		case cp == nil:
 			return fmt.Errorf("the checkpoint %q is gone, and with it what was asked for: Redis lost its data, or somebody ran teardown", s.key)
 		case !cp.Skips[row] && cp.Blocked != nil && cp.Blocked.Row == row:
-			return errors.New("Redis has lost what was asked for, and the relay still stops at the row: run this again")
+			return errors.New("what was asked for is lost, since Redis went back in time, and the relay still stops at the row: run this again")
 		case !cp.Skips[row]:
 			return s.tell(ctx, row, cp)
 		case cp.Blocked == nil || cp.Blocked.Row != row:
