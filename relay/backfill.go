@@ -75,8 +75,16 @@ func (r *Relay) backfill(ctx context.Context, session Session) error {
 	if err != nil {
 		return err
 	}
-	if state.Verdict != cdc.Backfill && state.Verdict != cdc.Gap {
-		return errAgain
+	switch state.Verdict {
+	case cdc.Backfill:
+		err = r.healer.mayRetry(state.checkpoint)
+	case cdc.Gap:
+		err = r.healer.mayHeal(state.Judgement, r.cfg.ManualHeal)
+	default:
+		err = errAgain
+	}
+	if err != nil {
+		return err
 	}
 	r.status.role(RoleBackfill)
 	b := &backfilling{Relay: r, session: session, reported: time.Now()}
@@ -84,9 +92,10 @@ func (r *Relay) backfill(ctx context.Context, session Session) error {
 		return err
 	}
 	if state.Verdict == cdc.Gap {
-		r.status.healing(state.Judgement)
+		r.status.healing(state.Reason)
 		r.log.Warn("rows may be missing; healing: publishing again what the stream lacks", "kind", state.Kind, "reason", state.Reason, "since", b.since.Time)
 	} else {
+		r.status.healing(r.healer.trouble())
 		r.log.Info("backfilling", "reason", state.Reason)
 	}
 	if lostWithDatabase(state, session.Server()) {
@@ -114,6 +123,10 @@ func (r *Relay) backfillSince(ctx context.Context, session Session, state state)
 	switch cp := state.checkpoint; {
 	case cp != nil && (cp.Since != nil || cp.Phase == cdc.PhaseStreaming):
 		since := cdc.SinceOf(cp)
+		if state.Kind == cdc.StreamMissing || state.Kind == cdc.StreamBehind {
+			// Redis lost more than it has forgotten: also what the slot still has.
+			since.Time = since.Time.Add(-r.cfg.ConfirmDelay)
+		}
 		r.since = &since
 	case r.since != nil:
 	default:
@@ -167,6 +180,9 @@ func (b *backfilling) begin(ctx context.Context, state state) error {
 		return err
 	}
 	b.healer.began(state.Judgement, next.Token)
+	if state.Verdict == cdc.Gap {
+		b.status.healed(state.Kind)
+	}
 	b.status.doubt(next.Doubt)
 	b.step(StepBackfillBegun)
 	if state.slot != nil {
@@ -524,7 +540,7 @@ func (b *backfilling) finish(ctx context.Context, snapshot cdc.Snapshot) error {
 	// point.
 	next := b.checkpoint(cdc.PhaseStreaming, streams)
 	next.Covered, next.CoveredTime = snapshot.Consistent, now
-	next.Doubt = b.writer.current.Doubt
+	next.Token, next.Doubt = b.writer.current.Token, b.writer.current.Doubt
 	if err := b.write(ctx, next, nil); err != nil {
 		return err
 	}
@@ -536,7 +552,7 @@ func (b *backfilling) finish(ctx context.Context, snapshot cdc.Snapshot) error {
 		return err
 	}
 	b.step(StepBackfillKept)
-	b.healer.healed(time.Now())
+	b.healer.healed()
 	b.log.Info("the slot is made", "consistent", snapshot.Consistent)
 	return errAgain
 }

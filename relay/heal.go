@@ -13,8 +13,8 @@ const (
 	// healsInARow is how often a gap of one kind is healed before an operator
 	// has to look: something makes it anew.
 	healsInARow = 2
-	// healSettled is how long it has to stream after a heal so that the next gap
-	// of that kind is another one.
+	// healSettled is how long it has to stream so that what was healed before is
+	// another story.
 	healSettled = time.Minute
 )
 
@@ -47,9 +47,7 @@ type healer struct {
 	// backfill has begun.
 	found *GapError
 
-	kind  cdc.Kind  // of the last heal
-	count int       // of heals of that kind in a row
-	ended time.Time // when the last one did
+	counts map[cdc.Kind]int // of heals, since it last streamed for long enough
 
 	token string // of the last backfill that this relay began
 	lost  int    // of backfills in a row that PostgreSQL did not wait for
@@ -64,9 +62,9 @@ func (h *healer) mayHeal(j cdc.Judgement, manual bool) error {
 			Fix:     "run `walrelay heal`: it publishes again what the stream lacks, and streams on (with --heal=auto the relay does so by itself)",
 		}
 	}
-	if h.kind == j.Kind && h.count >= healsInARow && (h.ended.IsZero() || time.Since(h.ended) < healSettled) {
+	if n := h.counts[j.Kind]; n >= healsInARow {
 		return &fault.Error{
-			Problem: fmt.Sprintf("%s; that was healed %d times in a row, and something makes it anew", j.Reason, h.count),
+			Problem: fmt.Sprintf("%s; that was healed %d times in a row, and something makes it anew", j.Reason, n),
 			Fix:     "find out what (such as maxmemory-policy other than noeviction, or a job that drops slots), and run `walrelay heal`",
 		}
 	}
@@ -89,18 +87,32 @@ func (h *healer) mayRetry(cp *cdc.Checkpoint) error {
 // began notes the backfill that the checkpoint now names.
 func (h *healer) began(j cdc.Judgement, token string) {
 	h.token, h.found = token, nil
-	if j.Verdict != cdc.Gap {
-		return
+	if j.Verdict == cdc.Gap {
+		if h.counts == nil {
+			h.counts = map[cdc.Kind]int{}
+		}
+		h.counts[j.Kind]++
 	}
-	if j.Kind != h.kind || !h.ended.IsZero() && time.Since(h.ended) >= healSettled {
-		h.count = 0
+}
+
+// streamed notes that a connection worked for so long, or not at all.
+func (h *healer) streamed(worked time.Duration) {
+	if worked >= healSettled {
+		h.counts = nil
 	}
-	h.kind, h.ended = j.Kind, time.Time{}
-	h.count++
+}
+
+// trouble is what went wrong with the backfill that is tried again, empty for
+// nothing.
+func (h *healer) trouble() string {
+	if h.why == nil {
+		return ""
+	}
+	return "an earlier try was not finished: " + h.why.Error()
 }
 
 // healed notes that the backfill is done.
-func (h *healer) healed(now time.Time) { h.ended, h.lost, h.why = now, 0, nil }
+func (h *healer) healed() { h.lost, h.why = 0, nil }
 
 // outlived notes that the backfill took too long.
 func (h *healer) outlived(err error) {

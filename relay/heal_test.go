@@ -25,7 +25,7 @@ func TestHealsInARowWaitForAnOperator(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.began(gapOf(kind), "token")
-			h.healed(time.Now())
+			h.healed()
 		}
 		heal(cdc.NoSlot)
 		heal(cdc.NoSlot)
@@ -33,10 +33,14 @@ func TestHealsInARowWaitForAnOperator(t *testing.T) {
 		if err == nil || !permanent(err) || !strings.Contains(err.Error(), "walrelay heal") {
 			t.Errorf("the third one is healed: %v", err)
 		}
-		heal(cdc.StreamMissing) // another one
-		heal(cdc.NoSlot)
-		heal(cdc.NoSlot)
-		time.Sleep(healSettled)
+		heal(cdc.StreamMissing) // another one, which changes nothing about the first
+		h.streamed(0)
+		h.streamed(healSettled - time.Second)
+		time.Sleep(time.Hour)
+		if h.mayHeal(gapOf(cdc.NoSlot), false) == nil {
+			t.Error("waiting is taken for streaming")
+		}
+		h.streamed(healSettled)
 		heal(cdc.NoSlot)
 		heal(cdc.NoSlot)
 		if h.mayHeal(gapOf(cdc.NoSlot), false) == nil {
@@ -45,7 +49,7 @@ func TestHealsInARowWaitForAnOperator(t *testing.T) {
 		// The operator's request is a backfill, not a gap, and is not a reason
 		// to trust the next one.
 		h.began(cdc.Judgement{Verdict: cdc.Backfill}, "the operator's")
-		h.healed(time.Now())
+		h.healed()
 	})
 }
 
@@ -74,7 +78,7 @@ func TestBackfillThatIsOutlivedWaitsForAnOperator(t *testing.T) {
 	if err := h.mayRetry(&cdc.Checkpoint{Phase: cdc.PhaseBackfill, Token: "the operator's"}); err != nil {
 		t.Errorf("the operator is refused: %v", err)
 	}
-	h.healed(time.Now())
+	h.healed()
 	if err := h.mayRetry(mine); err != nil {
 		t.Errorf("after a success: %v", err)
 	}

@@ -26,7 +26,7 @@ func lostWithDatabase(s state, server cdc.Server) bool {
 // long as it meets some: they are the last ones that were appended.
 func (r *Relay) reportLost(ctx context.Context, s state) error {
 	last := s.checkpoint.LastIDs[r.cfg.Stream]
-	if last == "" {
+	if last == "" || r.reported == last {
 		return nil
 	}
 	if !r.cfg.Table.KeepsRows() {
@@ -47,6 +47,9 @@ func (r *Relay) reportLost(ctx context.Context, s state) error {
 	}
 	done := false
 	err := r.cfg.Sink.EntriesBack(ctx, r.cfg.Stream, last, func(e cdc.Entry) (bool, error) {
+		if !r.ours(e) {
+			return true, nil
+		}
 		page = append(page, e)
 		if len(page) < lostPage {
 			return true, nil
@@ -61,6 +64,7 @@ func (r *Relay) reportLost(ctx context.Context, s state) error {
 	if err != nil {
 		return err
 	}
+	r.reported = last
 	for len(lost) > 0 {
 		n := min(len(lost), 50)
 		r.status.lostEntries.Add(uint64(n))
@@ -70,23 +74,28 @@ func (r *Relay) reportLost(ctx context.Context, s state) error {
 	return nil
 }
 
-// notInTable returns the ids of the entries that are of no row of the table.
-// Entries without our id field are somebody else's.
-func (r *Relay) notInTable(ctx context.Context, page []cdc.Entry) ([]string, error) {
-	var ids []string
-	var id string
+// ours reports whether an entry has our id field; others are somebody else's.
+func (r *Relay) ours(e cdc.Entry) bool {
+	_, ours := e.Values[r.idField()]
+	return ours
+}
+
+// idField is the name of the field with the id.
+func (r *Relay) idField() string {
 	for _, f := range r.cfg.Table.Fields() {
 		if f.ID {
-			id = f.Name
+			return f.Name
 		}
 	}
-	for _, e := range page {
-		if v, ok := e.Values[id]; ok {
-			ids = append(ids, v)
-		}
-	}
-	if len(ids) == 0 {
-		return nil, nil
+	return ""
+}
+
+// notInTable returns the ids of the entries that are of no row of the table.
+func (r *Relay) notInTable(ctx context.Context, page []cdc.Entry) ([]string, error) {
+	field := r.idField()
+	ids := make([]string, len(page))
+	for i, e := range page {
+		ids[i] = e.Values[field]
 	}
 	rows, err := r.cfg.Table.Rows(ctx, ids)
 	if err != nil {
@@ -97,14 +106,10 @@ func (r *Relay) notInTable(ctx context.Context, page []cdc.Entry) ([]string, err
 		byID[ev.ID] = append(byID[ev.ID], ev)
 	}
 	var missing []string
-	for _, e := range page {
-		v, ours := e.Values[id]
-		if !ours {
-			continue
-		}
+	for i, e := range page {
 		one := r.newTail(1)
 		one.add(e)
-		if !slices.ContainsFunc(byID[v], one.lookup) {
+		if !slices.ContainsFunc(byID[ids[i]], one.lookup) {
 			missing = append(missing, e.ID)
 		}
 	}

@@ -59,7 +59,6 @@ func (s *streaming) publish(flight context.Context) error {
 	stamp := time.NewTicker(stampEvery)
 	defer stamp.Stop()
 	var b batch
-	proven := false
 	for {
 		ready := s.queue.ready
 		if s.marks.full() {
@@ -91,10 +90,10 @@ func (s *streaming) publish(flight context.Context) error {
 			if err := s.stamp(flight, progress); err != nil {
 				return err
 			}
-			if !proven {
+			if s.proven.IsZero() {
 				// Not as soon as something is received: a row that cannot be
 				// published comes every time, and needs no quick retry.
-				proven = true
+				s.proven = time.Now()
 				s.status.streams()
 				s.recovered("streaming")
 			}
@@ -192,7 +191,7 @@ func (s *streaming) appendApart(flight context.Context, progress *cdc.Progress, 
 func (s *streaming) stamp(patience context.Context, progress *cdc.Progress) error {
 	covered := progress.Published()
 	next := s.writer.current
-	next.Since = nil // the slot is there
+	next.Since, next.Token = nil, "" // the slot is there
 	if covered > next.Covered {
 		next.Covered, next.CoveredTime = covered, s.serverTime
 	}

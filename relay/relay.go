@@ -86,6 +86,9 @@ type Relay struct {
 	since *cdc.Since
 	// known is the last transaction whose WAL was met as the checkpoint has it.
 	known cdc.Commit
+	// reported is the last entry, when it was reported which of those up to it
+	// were lost with a database.
+	reported string
 	// healer remembers what went wrong, so that it is not repaired for ever.
 	healer healer
 
@@ -248,6 +251,7 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 	}
 	for slot != nil && slot.Active {
 		// Somebody else's: look again until it is not, and judge nothing.
+		r.overtaken()
 		r.standBy(ctx, fmt.Errorf("the slot %q is in use by the PostgreSQL process %d", slot.Name, slot.ActivePID))
 		if slot, err = session.Slot(ctx); err != nil {
 			return err
@@ -271,20 +275,18 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 	switch state.Verdict {
 	case cdc.Stream:
 		return r.resumeStream(ctx, session, state)
-	case cdc.Backfill:
-		if err := r.healer.mayRetry(state.checkpoint); err != nil {
-			return err
-		}
-		return r.backfill(ctx, session)
 	case cdc.StandBy:
-		r.healer.found = nil // who holds the slot finds it too
+		r.overtaken()
 		return fmt.Errorf("%w: %s", errStandBy, state.Reason)
-	default: // nothing is appended or confirmed before it is healed
-		if err := r.healer.mayHeal(state.Judgement, r.cfg.ManualHeal); err != nil {
-			return err
-		}
+	default: // in a gap nothing is appended or confirmed before it is healed
 		return r.backfill(ctx, session)
 	}
+}
+
+// overtaken forgets what this relay was about to repair: another one streams,
+// and finds for itself what there is to be found.
+func (r *Relay) overtaken() {
+	r.since, r.healer.found = nil, nil
 }
 
 // resumeStream streams from where slot and checkpoint agree.

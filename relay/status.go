@@ -102,15 +102,17 @@ func (s *status) waiting(text string) { s.set(func(now *Status) { now.Waiting = 
 
 func (s *status) progress(text string) { s.set(func(now *Status) { now.Progress = text }) }
 
-// healing notes that a backfill repairs a gap.
-func (s *status) healing(j cdc.Judgement) {
+// healing notes what a backfill repairs, empty for nothing.
+func (s *status) healing(reason string) { s.set(func(now *Status) { now.Healing = reason }) }
+
+// healed counts a heal that has begun.
+func (s *status) healed(kind cdc.Kind) {
 	s.set(func(now *Status) {
-		now.Healing = j.Reason
 		heals := maps.Clone(now.Heals)
 		if heals == nil {
 			heals = map[cdc.Kind]uint64{}
 		}
-		heals[j.Kind]++
+		heals[kind]++
 		now.Heals = heals
 	})
 }

@@ -31,6 +31,7 @@ type streaming struct {
 	*Relay
 	conn          Stream
 	senderTimeout time.Duration
+	proven        time.Time // since when it works; the publisher's own
 	timeline      uint32
 	standby       bool // the server is one
 	writer        *writer
@@ -111,6 +112,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 	group.Go(func() error { return s.publish(flight) })
 	group.Go(func() error { return s.mark(flight) })
 	err = group.Wait()
+	r.healer.streamed(s.worked())
 	r.streamsOver(nil)
 	released()
 	watched()
@@ -123,6 +125,14 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 		return context.Cause(ctx) // hung up on purpose: that is the reason
 	}
 	return err
+}
+
+// worked is for how long the connection worked.
+func (s *streaming) worked() time.Duration {
+	if s.proven.IsZero() {
+		return 0
+	}
+	return time.Since(s.proven)
 }
 
 // after calls fn when ctx is done. The function that it returns ends that, and

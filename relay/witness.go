@@ -14,8 +14,9 @@ import (
 type witness struct {
 	hangUp context.CancelCauseFunc // ends the connection that it belongs to
 
-	mu   sync.Mutex
-	look cdc.Witness
+	mu      sync.Mutex
+	look    cdc.Witness
+	waiting map[string]bool // rows that waited for their mark before those that are due were looked at
 }
 
 // Witness is what the table's monitor tells a streaming connection of rows that
@@ -43,7 +44,11 @@ func (w *Witness) Due() (again []string, look bool) {
 	confirmed := cdc.LSN(w.s.confirmed.Load())
 	w.s.witness.mu.Lock()
 	defer w.s.witness.mu.Unlock()
-	again = w.s.witness.look.Due(confirmed)
+	if again = w.s.witness.look.Due(confirmed); len(again) > 0 {
+		// Before they are looked at: the other way round, one could be marked in
+		// between, and seen in neither place.
+		w.s.witness.waiting = w.s.marks.set()
+	}
 	return again, len(again) == 0 && !w.s.witness.look.Pending(confirmed)
 }
 
@@ -59,9 +64,9 @@ func (w *Witness) Looked(unmarked []string, end cdc.LSN) {
 // What was confirmed has passed them: those that do not wait for their mark were
 // missed, and the connection ends, so that they are put back.
 func (w *Witness) LookedAgain(unmarked []string) {
-	waiting := w.s.marks.set()
 	w.s.witness.mu.Lock()
-	missed := w.s.witness.look.Missed(unmarked, func(id string) bool { return waiting[id] })
+	missed := w.s.witness.look.Missed(unmarked, func(id string) bool { return w.s.witness.waiting[id] })
+	w.s.witness.waiting = nil
 	w.s.witness.mu.Unlock()
 	if len(missed) == 0 {
 		return
