@@ -43,4 +43,7 @@
 // what the checkpoint has. Everything else is a [Gap], or a start.
 // [JudgeConflict] reads the one other sign: that a checkpoint is not the one the
 // relay wrote last.
+//
+// What is concluded here is explored in every order of events, up to a bound, in
+// package internal/protocol.
 package cdc
