@@ -63,6 +63,13 @@ type Judgement struct {
 // ErrOldTimeline says that the server is one that was failed over from.
 var ErrOldTimeline = errors.New("the server is on an older timeline than the checkpoint")
 
+// ErrStandby says that the server is a standby, and the checkpoint was written
+// from its primary.
+var ErrStandby = errors.New("the server is a standby of the one that the checkpoint was written from")
+
+// ErrBehind says that a standby has yet to replay what the checkpoint has.
+var ErrBehind = errors.New("the standby is behind the checkpoint")
+
 // ErrFormat says that the checkpoint is of another release.
 var ErrFormat = errors.New("the checkpoint has another format")
 
@@ -76,6 +83,10 @@ func Judge(server Server, slot *Slot, cp *Checkpoint, streams map[string]StreamS
 	switch {
 	case slot != nil && slot.Active:
 		return judged(StandBy, "the slot %q is in use by the PostgreSQL process %d", slot.Name, slot.ActivePID)
+	case server.Standby && (slot != nil && cp == nil || cp != nil && !cp.Standby):
+		// Its slot may be a copy that follows the primary's, and is not ours to
+		// drop; and two relays, on either, would take the checkpoint in turns.
+		return Judgement{}, ErrStandby
 	case cp == nil && slot == nil:
 		return judged(Backfill, "there is neither a slot nor a checkpoint: a first start")
 	case cp == nil:
@@ -98,6 +109,8 @@ func Judge(server Server, slot *Slot, cp *Checkpoint, streams map[string]StreamS
 	switch here := cp.On(server); {
 	case here.Covered < slot.ConfirmedFlush:
 		return gap(NotCovered, "the slot %q is confirmed up to %s, the checkpoint covers rows up to %s: Redis went back in time, or the slot was moved or created anew", slot.Name, slot.ConfirmedFlush, here.Covered)
+	case here.Covered > server.WALEnd && server.Standby:
+		return Judgement{}, fmt.Errorf("%w: it has replayed up to %s, and rows up to %s are covered", ErrBehind, server.WALEnd, here.Covered)
 	case here.Covered > server.WALEnd:
 		return gap(BeyondWAL, "the checkpoint covers rows up to %s, the server's WAL ends at %s: the database lost its end or was restored", here.Covered, server.WALEnd)
 	}

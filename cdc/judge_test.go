@@ -79,15 +79,26 @@ func TestJudge(t *testing.T) {
 			}
 		})
 	}
+	replica := server
+	replica.Standby = true
+	standby := func(change func(*Checkpoint)) *Checkpoint {
+		return cp(func(c *Checkpoint) { c.Standby = true; change(c) })
+	}
 	for name, tc := range map[string]struct {
-		cp   *Checkpoint
-		want error
+		server Server
+		cp     *Checkpoint
+		want   error
 	}{
-		"older timeline":             {cp(func(c *Checkpoint) { c.Timeline = 4 }), ErrOldTimeline},
-		"older, and backfilled then": {cp(func(c *Checkpoint) { c.Timeline, c.Phase = 4, PhaseBackfill }), ErrOldTimeline},
-		"another format":             {cp(func(c *Checkpoint) { c.Format = 2 }), ErrFormat},
+		"a standby, written from the primary": {replica, cp(nil), ErrStandby},
+		"a backfill of the primary":           {replica, cp(func(c *Checkpoint) { c.Phase = PhaseBackfill }), ErrStandby},
+		"a copy of the primary's slot":        {replica, nil, ErrStandby},
+		"a standby that is behind":            {replica, standby(func(c *Checkpoint) { c.Covered = 1001 }), ErrBehind},
+		"a standby that is not":               {replica, standby(func(*Checkpoint) {}), nil},
+		"older timeline":                      {server, cp(func(c *Checkpoint) { c.Timeline = 4 }), ErrOldTimeline},
+		"older, and backfilled then":          {server, cp(func(c *Checkpoint) { c.Timeline, c.Phase = 4, PhaseBackfill }), ErrOldTimeline},
+		"another format":                      {server, cp(func(c *Checkpoint) { c.Format = 2 }), ErrFormat},
 	} {
-		if _, err := Judge(server, slot(nil), tc.cp, jobs("17-3")); !errors.Is(err, tc.want) {
+		if _, err := Judge(tc.server, slot(nil), tc.cp, jobs("17-3")); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

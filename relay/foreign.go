@@ -22,7 +22,8 @@ const (
 //
 // Such an entry can be of a row that comes long after the next one that is
 // appended, which moves the checkpoint's last entry beyond it. So the checkpoint
-// keeps where to read from until what is covered has passed all of those rows.
+// keeps where to read from until what is covered, and with it the position, has
+// passed all of those rows.
 // Where no entry is of ours, its last entry moves to what was read, so that the
 // next start need not read it again: then cp.LastIDs is set, and is to be written.
 func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Checkpoint, streams map[string]cdc.StreamState) (*tail, error) {
@@ -65,4 +66,12 @@ func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Che
 	r.log.Info("another program has appended entries to the stream; rows that they are of are not appended again",
 		"stream", r.cfg.Stream, "entries", len(t.entries), "after", cp.Foreign.After)
 	return t, nil
+}
+
+// foreignUntil is where the rows end that others may have appended.
+func foreignUntil(cp *cdc.Checkpoint) cdc.LSN {
+	if cp.Foreign == nil {
+		return 0
+	}
+	return cp.Foreign.Until
 }

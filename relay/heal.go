@@ -156,9 +156,15 @@ func doubt(s state, since cdc.Since) *cdc.Doubt {
 
 // unfit makes a fault of a server and a checkpoint that do not go together.
 func unfit(err error) error {
+	if errors.Is(err, cdc.ErrBehind) {
+		return err // it catches up
+	}
 	fix := "run the release that wrote it, or a newer one"
 	if errors.Is(err, cdc.ErrOldTimeline) {
 		fix = "connect to the primary: name all hosts in --postgres, with target_session_attrs=read-write; if this is the right one, since the newer one is given up: `walrelay heal`"
+	}
+	if errors.Is(err, cdc.ErrStandby) {
+		fix = "connect to the primary: name all hosts in --postgres, with target_session_attrs=read-write; to stream from this one instead, run `walrelay teardown` on the primary first"
 	}
 	return &fault.Error{Problem: err.Error(), Fix: fix}
 }

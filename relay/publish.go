@@ -14,6 +14,7 @@ type batch struct {
 	items []item
 
 	events []cdc.Event // to append
+	last   cdc.Event   // the last row that is on the stream once they are; zero for none but those below the position
 	marks  []cdc.Mark  // on the stream once the events are
 	end    cdc.LSN     // everything before it is then published; 0: unknown
 	time   time.Time   // PostgreSQL's clock at end
@@ -24,7 +25,7 @@ type batch struct {
 // sort reads the items.
 func (b *batch) sort(marks bool) {
 	b.events, b.marks = b.events[:0], b.marks[:0]
-	b.end, b.since, b.err = 0, time.Time{}, nil
+	b.end, b.since, b.err, b.last = 0, time.Time{}, nil, cdc.Event{}
 	for i := range b.items {
 		it := &b.items[i]
 		switch it.kind {
@@ -39,6 +40,9 @@ func (b *batch) sort(marks bool) {
 				b.since = it.since
 			}
 			b.events = append(b.events, it.ev)
+		}
+		if !it.ev.Position.IsZero() {
+			b.last = it.ev
 		}
 		if marks && !it.ev.NoID {
 			b.marks = append(b.marks, markOf(it.ev))
@@ -134,9 +138,8 @@ func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *ba
 	if len(b.events) > 0 {
 		s.status.publishing(b.since)
 		s.step(StepAppend)
-		last := b.events[len(b.events)-1]
 		next := s.writer.current
-		next.Last, next.LastCommit, next.Blocked = last.Position, last.Commit, nil
+		next.Last, next.LastCommit, next.Blocked = b.last.Position, b.last.Commit, nil
 		err := s.writer.write(flight, next, b.events)
 		var refused *refusedError
 		if errors.As(err, &refused) {
@@ -147,6 +150,9 @@ func (s *streaming) append(flight context.Context, progress *cdc.Progress, b *ba
 		}
 		s.step(StepAppended)
 		s.count(b.events)
+	}
+	if len(b.events) == 0 && !b.last.Position.IsZero() {
+		s.others = b.last // the next write moves the position over it
 	}
 	if len(b.marks) > 0 {
 		s.marks.add(b.marks...) // before the position moves: confirming waits for them
@@ -197,6 +203,9 @@ func (s *streaming) stamp(patience context.Context, progress *cdc.Progress) erro
 	}
 	if next.Blocked != nil && covered > next.Blocked.Position.LSN {
 		next.Blocked = nil // it came and needed no entry
+	}
+	if s.others.Position.Compare(next.Last) > 0 {
+		next.Last, next.LastCommit = s.others.Position, s.others.Commit
 	}
 	if next.Foreign != nil && next.Covered >= next.Foreign.Until {
 		next.Foreign = nil

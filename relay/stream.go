@@ -36,8 +36,10 @@ type streaming struct {
 	standby       bool // the server is one
 	writer        *writer
 	resume        *cdc.Resume
-	floor         cdc.LSN // what the slot was confirmed up to before
-	foreign       *tail   // entries that others made of our rows; nil for none
+	floor         cdc.LSN   // what the slot was confirmed up to before
+	foreign       *tail     // entries that others made of our rows; nil for none
+	foreignUntil  cdc.LSN   // where their rows end; the reader's own, like foreign
+	others        cdc.Event // the last row that another program appended; the publisher's own
 	skips         map[string]bool
 	queue         *queue
 	marks         *marks
@@ -87,6 +89,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 		resume:        cdc.NewResume(*cp, slot.ConfirmedFlush),
 		floor:         slot.ConfirmedFlush,
 		foreign:       foreign,
+		foreignUntil:  foreignUntil(cp),
 		skips:         cp.Skips,
 		queue:         newQueue(r.cfg.QueueBytes),
 		marks:         newMarks(r.cfg.MarkQueueBytes),
@@ -311,10 +314,15 @@ func (d *decoding) row(in *cdc.Insert) error {
 	if !ok || err != nil {
 		return err
 	}
+	if d.foreign != nil && ev.Commit.LSN >= d.foreignUntil {
+		d.foreign = nil // written after all that the others had seen
+	}
 	if d.foreign != nil && d.foreign.lookup(ev) {
-		// A poller was faster while no relay streamed.
+		// A poller was faster while no relay streamed. It has the row's position,
+		// so that the checkpoint comes to know that the stream has it.
 		d.status.skipped.Add(1)
-		d.skip(markOf(ev))
+		ev.Fields = nil
+		d.queue.push(item{kind: itemSkip, ev: ev})
 		return nil
 	}
 	if ev, err = d.admit(ev, d.fits(ev), d.skips); err != nil {
