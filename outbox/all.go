@@ -31,7 +31,8 @@ type All struct {
 	now    *pgx.Conn // of Again; nil before
 }
 
-// Row is a row of the table and what may be known of when it was published.
+// Row is a row of the table and what may be known of when it was published. One
+// without an id says so in its event.
 type Row struct {
 	Event   cdc.Event
 	Marked  bool
@@ -238,9 +239,6 @@ func (a *All) row(b *binding, values [][]byte) (Row, error) {
 		texts[i] = cdc.Value{Text: values[i], Null: values[i] == nil}
 	}
 	ev := a.table.entry(b, texts)
-	if ev.NoID {
-		return Row{}, ev.Unfit
-	}
 	row := Row{Event: ev, Marked: string(values[n]) == "t"}
 	if values[n+1] != nil {
 		micros, err := strconv.ParseInt(string(values[n+1]), 10, 64)

@@ -175,6 +175,22 @@ func TestAllOfManyRows(t *testing.T) {
 	}
 }
 
+// A row without an id is one of all rows.
+func TestAllRowsWithoutAnID(t *testing.T) {
+	d := newDB(t)
+	d.exec("CREATE TABLE outbox (id int, kind text, payload text, created_at timestamptz, published_at timestamptz); INSERT INTO outbox VALUES (NULL, 'k', '{}'), (1, 'k', '{}')")
+	without := 0
+	err := openAll(d, d.checked(Config{}), time.Time{}).Each(d.ctx(), func(r Row) error {
+		if r.Event.NoID {
+			without++
+		}
+		return nil
+	})
+	if err != nil || without != 1 {
+		t.Errorf("%d rows without an id, %v", without, err)
+	}
+}
+
 // Nothing is ever written between the end of a page's last record and the next
 // page's header, so a position behind the header would never be covered.
 func TestPositionAtAPagesBeginning(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/audit"
 	"github.com/stagedoor/walrelay/internal/pg"
 	"github.com/stagedoor/walrelay/outbox"
@@ -43,6 +44,7 @@ Findings, which make the exit code 1:
     foreign     entries of no row, though the table has older ones
     changed     rows whose entry has other values
     waiting     rows that no relay has published yet
+    no id       rows whose id is NULL, which cannot be published
 
 It counts, and does not hold against anybody: trimmed rows, whose entries were removed from the stream's beginning; dead ones, which were skipped; gone ones, entries whose rows may have been deleted.
 
@@ -165,7 +167,7 @@ func (a *auditor) prepare(ctx context.Context, p *process, conn *pgx.Conn, rows 
 		Table:  auditTable{table{Table: rows, id: cfg.ColumnID}},
 		Name:   cfg.Table.String(),
 		Stream: cfg.Stream,
-		Dead:   cfg.Stream + ":dead",
+		Dead:   cdc.DeadStream(cfg.Stream),
 		Key:    publisher.Key(systemID, database, cfg.Slot),
 		Log:    p.log,
 	}

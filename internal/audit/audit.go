@@ -188,6 +188,11 @@ func (a *auditing) progress(msg string) func(args ...any) {
 func (a *auditing) readTable(ctx context.Context, n int64) error {
 	say := a.progress("reading the table")
 	return a.rows.Each(ctx, func(row Row) error {
+		if row.Event.NoID {
+			a.report.Rows++
+			a.report.NoID++
+			return nil
+		}
 		r, err := a.record(row)
 		if err != nil {
 			return err
@@ -300,12 +305,17 @@ func (a *auditing) readStream(ctx context.Context, end string) error {
 			return err
 		}
 	}
+	skipped := int64(0) // rows without an id
 	err = a.Sink.Entries(ctx, a.Dead, first, "+", func(e cdc.Entry) error {
 		if v, ok := a.fields.OfEntry(e); ok {
 			return a.keep(e.ID, v, flagDead)
 		}
+		if _, ok := e.Values[cdc.DeadReason]; ok {
+			skipped++
+		}
 		return ctx.Err()
 	})
+	a.report.NoID = max(0, a.report.NoID-skipped)
 	switch {
 	case fault.As(err) != nil: // it may be there and not be ours to read
 		a.Log.Warn("rows that were skipped count as missing: their stream cannot be read", "stream", a.Dead, "err", err)

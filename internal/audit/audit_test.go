@@ -134,6 +134,16 @@ func TestWhatAnAuditFinds(t *testing.T) {
 				{ID: "1800000003000-0", Values: map[string]string{"outbox_id": "2", "walrelay_reason": "too large"}},
 			}}, "dead 1: 2; clean",
 		},
+		"rows without an id": {
+			listed{rows: []Row{{Event: cdc.Event{NoID: true}}, {Event: cdc.Event{NoID: true}}}, dead: []cdc.Entry{
+				{ID: "1800000003000-0", Values: map[string]string{"walrelay_reason": "it has no id"}},
+			}}, "no id 1",
+		},
+		"rows without an id that were skipped": {
+			listed{rows: []Row{{Event: cdc.Event{NoID: true}}}, dead: []cdc.Entry{
+				{ID: "1800000003000-0", Values: map[string]string{"walrelay_reason": "it has no id"}},
+			}}, "clean",
+		},
 		"a skipped row's stream does not make up for another one": {
 			listed{rows: marked("1", "2", "3"), entries: entries("1"), dead: []cdc.Entry{
 				{ID: "1800000003000-0", Values: map[string]string{"outbox_id": "2", "walrelay_reason": "too large"}},

@@ -159,6 +159,9 @@ func summary(r *Report) string {
 	say("waiting", r.Waiting)
 	say("trimmed", r.Trimmed)
 	say("dead", r.Dead)
+	if r.NoID > 0 {
+		parts = append(parts, fmt.Sprint("no id ", r.NoID))
+	}
 	if r.Gone > 0 {
 		parts = append(parts, fmt.Sprint("gone ", r.Gone))
 	}

@@ -38,6 +38,7 @@ type Report struct {
 	Foreign    Findings `json:"foreign"`    // entries of no row, though older rows are still in the table
 	Changed    Findings `json:"changed"`    // rows whose entry has other values
 	Waiting    Findings `json:"waiting"`    // rows that no relay has come to yet
+	NoID       int64    `json:"no_id"`      // rows without an id, which cannot be published, and were not skipped
 
 	// What is no finding.
 	Trimmed Findings `json:"trimmed"` // rows from before the stream's oldest entry, which is not its first any more
@@ -88,7 +89,7 @@ func (f *Findings) keep(most int, one Finding) {
 
 // settle says whether there is a finding.
 func (r *Report) settle() {
-	r.Clean = r.Missing.Count+r.Duplicated.Count+r.Foreign.Count+r.Changed.Count+r.Waiting.Count == 0
+	r.Clean = r.Missing.Count+r.Duplicated.Count+r.Foreign.Count+r.Changed.Count+r.Waiting.Count+r.NoID == 0
 	for _, f := range []*Findings{&r.Missing.Findings, &r.Duplicated, &r.Foreign, &r.Changed, &r.Waiting, &r.Trimmed, &r.Dead} {
 		if f.List == nil {
 			f.List = []Finding{}
@@ -132,6 +133,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	finding(r.Foreign, "foreign", "entries of no row: it was never committed, or was deleted since, though older ones are there")
 	finding(r.Changed, "changed", "rows whose entry has other values: changed after it was written, or the id was issued twice")
 	finding(r.Waiting, "waiting", "rows that no relay has published yet")
+	note(r.NoID, "NO ID %s: rows whose id is NULL, which cannot be published, and were not skipped", thousands(r.NoID))
 	note(r.Trimmed.Count, "trimmed %s: rows from before the stream's oldest entry, whose entries were removed", thousands(r.Trimmed.Count))
 	note(r.Dead.Count, "dead %s: rows that were skipped, their entries are in the stream %q", thousands(r.Dead.Count), r.Stream+":dead")
 	note(r.Gone, "gone %s: entries whose rows are not in the table, as they are not once published rows are deleted", thousands(r.Gone))

@@ -25,6 +25,7 @@ func TestReportLooksTheSame(t *testing.T) {
 		Waiting:    Findings{Count: 1, List: []Finding{{ID: "12"}}},
 		Trimmed:    Findings{Count: 4000, List: []Finding{{ID: "1"}}},
 		Dead:       Findings{Count: 1, List: []Finding{{ID: "13"}}},
+		NoID:       2,
 		Gone:       5,
 	}
 	full.settle()
