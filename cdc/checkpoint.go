@@ -112,6 +112,9 @@ type Checkpoint struct {
 	// LastIDs is the id of the last entry this source appended to each stream.
 	// The script fills it in, since Redis assigns the ids.
 	LastIDs map[string]string `json:"-"`
+	// Added is how many entries a stream ever had when the last one was appended,
+	// whoever added them; 0 where Redis does not tell. The script keeps it.
+	Added map[string]int64 `json:"-"`
 }
 
 // Foreign bounds entries that another program may have made of our rows.

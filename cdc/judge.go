@@ -41,7 +41,7 @@ const (
 	OtherHistory   Kind = "history"         // the checkpoint's transaction was not met
 	Promoted       Kind = "promoted"        // a standby was, while it was streamed from
 	StreamMissing  Kind = "stream_missing"  // deleted, or evicted
-	StreamBehind   Kind = "stream_behind"   // it ends below the checkpoint's last id
+	StreamBehind   Kind = "stream_behind"   // it ends below the checkpoint's last id, or was made anew
 	NoPublication  Kind = "publication"     // it was away while rows were written
 	RowsMissed     Kind = "missed"          // confirmed, and not marked
 	ForeignEntries Kind = "foreign_entries" // more of them than fit into memory
@@ -133,6 +133,8 @@ func LostStream(cp *Checkpoint, streams map[string]StreamState) (Judgement, bool
 			lost, _ = gap(StreamMissing, "the stream %q is gone, the checkpoint has its last entry as %s", name, cp.LastIDs[name])
 		case compareIDs(state.LastID, cp.LastIDs[name]) < 0:
 			lost, _ = gap(StreamBehind, "the stream %q ends at %s, the checkpoint has its last entry as %s", name, state.LastID, cp.LastIDs[name])
+		case state.Added > 0 && state.Added < cp.Added[name]:
+			lost, _ = gap(StreamBehind, "the stream %q has had %d entries, and %d when the checkpoint's last entry was appended: it was deleted and made anew", name, state.Added, cp.Added[name])
 		default:
 			continue
 		}

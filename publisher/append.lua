@@ -9,7 +9,8 @@
 --       requests, then the entries: index of the stream in KEYS, number of
 --       strings, names and values.
 -- Returns {1}: done; {0, checkpoint hash}: another version is there;
---         {2, stream}: a stream that had entries of this source is gone;
+--         {2, stream}: a stream that had entries of this source is gone, or was
+--         made anew;
 --         {3, text}: the entries are not taken, however often that is tried.
 --
 -- Redis does not roll a script back. So all that can be known to fail is looked
@@ -31,9 +32,20 @@ local entries = requests + tonumber(ARGV[7])
 -- Lua's stack holds 8000 values; beyond that a script ends in the middle.
 local most = 4000
 
+-- Whether an id is below another: of digits that no number here holds.
+local function below(a, b)
+  local am, as = a:match('^(%d+)-(%d+)$')
+  local bm, bs = b:match('^(%d+)-(%d+)$')
+  if am ~= bm then
+    return #am < #bm or (#am == #bm and am < bm)
+  end
+  return #as < #bs or (#as == #bs and as < bs)
+end
+
 local wanted = { 'HMGET', checkpoint, 'version', 'checkpoint' }
 for i = 2, 1 + streams do
   wanted[#wanted + 1] = 'last:' .. KEYS[i]
+  wanted[#wanted + 1] = 'added:' .. KEYS[i]
 end
 local held = redis.pcall(unpack(wanted))
 if held.err then
@@ -54,17 +66,36 @@ for i = last_ids, requests - 1, 2 do
   end
 end
 
+local had = {} -- entries ever added to a stream; Redis 7 tells
 for i = 2, #KEYS do
   local kind = redis.pcall('TYPE', KEYS[i])
   if kind.err then
     return fail(kind, 'TYPE')
   end
   if kind.ok == 'none' then
-    if i <= 1 + streams and held[i + 1] and not forget[KEYS[i]] then
+    if i <= 1 + streams and held[2 * i - 1] and not forget[KEYS[i]] then
       return { 2, KEYS[i] }
     end
   elseif kind.ok ~= 'stream' then
     return { err = 'WRONGTYPE the key ' .. KEYS[i] .. ' holds a ' .. kind.ok .. ', not a stream' }
+  elseif i <= 1 + streams then
+    local info = redis.pcall('XINFO', 'STREAM', KEYS[i])
+    if info.err then
+      return fail(info, 'XINFO')
+    end
+    local last
+    for j = 1, #info, 2 do
+      if info[j] == 'last-generated-id' then
+        last = info[j + 1]
+      elseif info[j] == 'entries-added' then
+        had[KEYS[i]] = info[j + 1]
+      end
+    end
+    local ours, before = held[2 * i - 1], tonumber(held[2 * i] or '0')
+    if ours and not forget[KEYS[i]] and
+      (below(last, ours) or (had[KEYS[i]] and had[KEYS[i]] < before)) then
+      return { 2, KEYS[i] }
+    end
   end
 end
 
@@ -115,6 +146,7 @@ while at <= #ARGV do
   added[#added + 1] = { stream, id }
   if index <= streams then
     last[stream] = id
+    had[stream] = had[stream] and had[stream] + 1
   end
   at = final + 1
 end
@@ -132,17 +164,17 @@ for i = last_ids, requests - 1, 2 do
     -- A checkpoint that is new has nothing to forget. One that is not can be
     -- taken back by the command that wrote it.
     if held[1] then
-      local forgotten = redis.pcall('HDEL', checkpoint, 'last:' .. ARGV[i])
+      local forgotten = redis.pcall('HDEL', checkpoint, 'last:' .. ARGV[i], 'added:' .. ARGV[i])
       if type(forgotten) == 'table' then
         take_back()
         return fail(forgotten, 'HDEL')
       end
     end
   else
-    redis.call('HSET', checkpoint, 'last:' .. ARGV[i], ARGV[i + 1])
+    redis.call('HSET', checkpoint, 'last:' .. ARGV[i], ARGV[i + 1], 'added:' .. ARGV[i], had[ARGV[i]] or 0)
   end
 end
 for stream, id in pairs(last) do
-  redis.call('HSET', checkpoint, 'last:' .. stream, id)
+  redis.call('HSET', checkpoint, 'last:' .. stream, id, 'added:' .. stream, had[stream] or 0)
 end
 return { 1 }

@@ -6,6 +6,7 @@
 //	version      which state this is: INSTANCE-COUNTER, never used twice
 //	checkpoint   the document, as JSON
 //	last:STREAM  the id of the last entry this source appended to that stream
+//	added:STREAM how many entries it ever had then; 0 where Redis does not tell
 //	skip:ROW     when an operator asked for a row to be skipped
 //
 // One script (append.lua) compares the version, replaces the checkpoint and
@@ -21,6 +22,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -227,7 +229,7 @@ func parseCheckpoint(fields map[string]string) (*cdc.Checkpoint, error) {
 	if len(fields) == 0 {
 		return nil, nil
 	}
-	cp := &cdc.Checkpoint{LastIDs: map[string]string{}, Skips: map[string]bool{}}
+	cp := &cdc.Checkpoint{LastIDs: map[string]string{}, Added: map[string]int64{}, Skips: map[string]bool{}}
 	if err := json.Unmarshal([]byte(fields["checkpoint"]), cp); err != nil {
 		return nil, fmt.Errorf("it is not walrelay's: %w", err)
 	}
@@ -239,6 +241,11 @@ func parseCheckpoint(fields map[string]string) (*cdc.Checkpoint, error) {
 	for name, id := range fields {
 		if stream, ok := strings.CutPrefix(name, "last:"); ok {
 			cp.LastIDs[stream] = id
+		}
+		if stream, ok := strings.CutPrefix(name, "added:"); ok {
+			if cp.Added[stream], err = strconv.ParseInt(id, 10, 64); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
 		}
 		if row, ok := strings.CutPrefix(name, skipPrefix); ok {
 			cp.Skips[row] = true

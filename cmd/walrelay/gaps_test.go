@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/stagedoor/walrelay/cdc"
 )
 
@@ -124,6 +126,20 @@ func gaps() map[string]gap {
 			running: true,
 			make:    func(w *world) { w.redisDo("DEL", "jobs") },
 			kind:    cdc.StreamMissing, doubt: true, reason: "is gone, the checkpoint has its last entry",
+		},
+		"the stream was made anew under an idle relay": {
+			running: true,
+			make: func(w *world) {
+				_, err := w.rdb().TxPipelined(w.t.Context(), func(p redis.Pipeliner) error {
+					p.Del(w.t.Context(), "jobs")
+					p.XAdd(w.t.Context(), &redis.XAddArgs{Stream: "jobs", Values: []string{"task", "somebody else's"}})
+					return nil
+				})
+				if err != nil {
+					w.t.Fatal(err)
+				}
+			},
+			kind: cdc.StreamBehind, doubt: true, reason: "it was deleted and made anew",
 		},
 		"the stream has expired": {
 			running: true,
