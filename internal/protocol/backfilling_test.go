@@ -132,11 +132,7 @@ func (w *world) began(i int) {
 		return
 	}
 	w.heals++
-	if r.judgement.Kind != r.healKind || r.healEnded != never && w.now-r.healEnded >= healSettled {
-		r.healCount = 0
-	}
-	r.healKind, r.healEnded = r.judgement.Kind, never
-	r.healCount++
+	r.heals = with(r.heals, r.judgement.Kind)
 }
 
 // create is the end of backfilling.begin, backfilling.createSlot and the read
@@ -275,7 +271,6 @@ func (w *world) keep(i int) {
 		return
 	}
 	w.pg.slot = slot{exists: true, start: r.b.consistent, confirmed: r.b.consistent}
-	r.healEnded = w.now
 	if w.trace != nil {
 		w.say("relay %d makes the slot permanent at %s", i, lsnText(r.b.consistent))
 	}

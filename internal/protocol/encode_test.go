@@ -169,9 +169,14 @@ func (e *encoder) marks(marks []cdc.Mark) {
 }
 
 func (e *encoder) relay(r *relay, bug bug) {
-	e.ints(int8(r.pc), r.rest, r.healCount, r.healEnded)
+	e.ints(int8(r.pc), r.rest, int8(len(r.heals)))
 	e.text(string(r.found))
-	e.text(string(r.healKind))
+	for _, kind := range r.heals {
+		e.text(string(kind))
+	}
+	if len(r.heals) > 0 {
+		e.ints(r.s.provenAt)
+	}
 	e.since(r.since)
 	if r.pc == pcDown {
 		e.bools(r.inst != 0)

@@ -43,11 +43,9 @@ type relay struct {
 	stopping bool
 
 	// Memory of the process.
-	since     *cdc.Since
-	found     cdc.Kind
-	healKind  cdc.Kind
-	healCount int8
-	healEnded int8
+	since *cdc.Since
+	found cdc.Kind
+	heals []cdc.Kind // since it last streamed for long enough
 
 	// Of the attempt.
 	cut       bool // the server has ended the session, and the relay is to notice
@@ -76,7 +74,7 @@ type relay struct {
 // start is relay.New.
 func (r *relay) start(w *world) {
 	w.nextInst++
-	*r = relay{pc: pcIdle, inst: w.nextInst, healEnded: never}
+	*r = relay{pc: pcIdle, inst: w.nextInst}
 }
 
 var instances = func() (names [100]string) {
@@ -91,6 +89,9 @@ var instances = func() (names [100]string) {
 func (w *world) end(i int, rest int8) {
 	r := &w.relay[i]
 	w.release(i)
+	if r.pc == pcStream && r.s.provenAt > 0 && w.now-r.s.provenAt >= healSettled {
+		r.heals = nil // healer.streamed
+	}
 	r.pc, r.rest = pcIdle, w.now+rest
 	r.carried, r.carriedTo = r.s.progress, r.s.confirmed
 	r.cut, r.slot, r.cp, r.ending = false, nil, nil, false
@@ -171,6 +172,19 @@ func pauseOf(err error) int8 {
 	return 1
 }
 
+// healed is how often a kind of gap was healed: healer.counts.
+func (r *relay) healed(kind cdc.Kind) (n int) {
+	for _, k := range r.heals {
+		if k == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// overtaken is relay.overtaken.
+func (r *relay) overtaken() { r.since, r.found = nil, "" }
+
 // act is relay.judgeAndAct from the judgement on.
 func (w *world) act(i int) {
 	r := &w.relay[i]
@@ -185,7 +199,7 @@ func (w *world) act(i int) {
 	}
 	switch j.Verdict {
 	case cdc.StandBy:
-		r.found = ""
+		r.overtaken()
 		w.end(i, 0)
 	case cdc.Stream: // relay.resumeStream
 		r.since = nil
@@ -193,7 +207,7 @@ func (w *world) act(i int) {
 		r.cp = &cp
 		r.pc = pcAttach
 	default: // relay.backfill
-		if j.Verdict == cdc.Gap && r.healKind == j.Kind && r.healCount >= healsInARow && (r.healEnded == never || w.now-r.healEnded < healSettled) {
+		if j.Verdict == cdc.Gap && r.healed(j.Kind) >= healsInARow {
 			w.end(i, 1) // healer.mayHeal
 			return
 		}

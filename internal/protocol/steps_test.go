@@ -12,6 +12,7 @@ const (
 
 	// A relay.
 	stepStart
+	stepStandBy
 	stepReadSlot
 	stepAct
 	stepAttach
@@ -94,6 +95,9 @@ func (w *world) relayActions(i int, out []action) []action {
 	case pcIdle:
 		if w.now >= r.rest && w.pg.slot.holder == 0 {
 			add(stepReadSlot)
+		}
+		if w.now >= r.rest && w.pg.slot.holder != 0 && (r.found != "" || r.since != nil) {
+			add(stepStandBy)
 		}
 	case pcRead:
 		add(stepAct)
@@ -213,6 +217,9 @@ func (w *world) take(a action) {
 	case stepStart:
 		w.relay[i].start(w)
 		w.say("relay %d starts", i)
+	case stepStandBy:
+		w.say("relay %d stands by, and forgets what it was about to repair", i)
+		w.relay[i].overtaken()
 	case stepReadSlot:
 		w.readSlot(i)
 	case stepAct:

@@ -29,6 +29,7 @@ type streaming struct {
 	stuck      []cdc.Mark
 	stampedAt  int8 // the last stamp that was sent
 	lookedAt   int8
+	provenAt   int8 // the first stamp that succeeded
 	witness    cdc.Witness
 	final      bool // the last stamp of a stop was written
 
@@ -316,6 +317,9 @@ func (w *world) stamped(i int) {
 			}
 		}
 		s.confirmed = c
+	}
+	if s.provenAt == 0 {
+		s.provenAt = w.now
 	}
 	if r.stopping {
 		s.final = true
