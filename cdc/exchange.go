@@ -1,5 +1,7 @@
 package cdc
 
+import "time"
+
 import "errors"
 
 // Snapshot is a temporary slot and the view of the table at exactly the
@@ -8,6 +10,13 @@ type Snapshot struct {
 	Name       string // for SET TRANSACTION SNAPSHOT
 	Slot       string
 	Consistent LSN
+}
+
+// Candidate is a row that a backfill looks at.
+type Candidate struct {
+	Event   Event
+	Marked  bool
+	Created time.Time // PostgreSQL's clock, not later than the row was written; zero where it is not known
 }
 
 // Mark is a row that is on the stream and is to be marked in the table. XID is

@@ -217,6 +217,27 @@ func JudgeConflict(tried Version, held *Checkpoint) Conflict {
 	}
 }
 
+// DeletedUpTo is the highest id of an entry that may have been deleted from a
+// stream, of those from the given id on; empty for none. A server that does not
+// tell may have deleted any.
+func DeletedUpTo(s StreamState, id string) string {
+	last := ""
+	if s.Added == 0 && s.LastID != "0-0" {
+		last = s.LastID
+	}
+	if DeletedSince(s, id) {
+		for _, deleted := range []string{s.MaxDeletedID, s.FirstID} {
+			if compareIDs(deleted, last) > 0 {
+				last = deleted
+			}
+		}
+		if s.FirstID == "" {
+			last = s.LastID
+		}
+	}
+	return last
+}
+
 // DeletedSince reports whether entries from the given id on may have been
 // deleted from a stream, by XDEL or by trimming, as far as Redis tells.
 func DeletedSince(s StreamState, id string) bool {

@@ -143,4 +143,19 @@ func TestDeletedSince(t *testing.T) {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}
+	for name, tc := range map[string]struct {
+		s    StreamState
+		want string
+	}{
+		"nothing":                 {StreamState{FirstID: "100-0", LastID: "200-0", Length: 5, Added: 5, MaxDeletedID: "0-0"}, ""},
+		"deleted in it":           {StreamState{FirstID: "10-0", LastID: "200-0", Length: 5, Added: 6, MaxDeletedID: "60-0"}, "60-0"},
+		"trimmed into it":         {StreamState{FirstID: "70-0", LastID: "200-0", Length: 5, Added: 9, MaxDeletedID: "60-0"}, "70-0"},
+		"all gone":                {StreamState{LastID: "200-0", Added: 9, MaxDeletedID: "60-0"}, "200-0"},
+		"a server that says less": {StreamState{FirstID: "60-0", LastID: "200-0", Length: 5}, "200-0"},
+		"no entry ever":           {StreamState{LastID: "0-0"}, ""},
+	} {
+		if got := DeletedUpTo(tc.s, "50-0"); got != tc.want {
+			t.Errorf("%s: deleted up to %q, want %q", name, got, tc.want)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -141,11 +142,24 @@ func (c *Candidates) Count(ctx context.Context) (n int64, oldest time.Time, err 
 	if err != nil || micros == nil {
 		return n, time.Time{}, c.table.explain(err)
 	}
-	oldest = time.UnixMicro(*micros).UTC()
-	if !c.layout.columns[m.CreatedAt].zoned() {
-		oldest = oldest.Add(-zoneMargin)
+	return n, c.when(*micros), nil
+}
+
+// created is when a row was created, in microseconds since 1970, as SQL.
+func (c *Candidates) created() string {
+	if c.table.mapping.CreatedAt == "" {
+		return "NULL"
 	}
-	return n, oldest, nil
+	return "CASE WHEN isfinite(t.{created}) THEN (extract(epoch FROM t.{created}) * 1000000)::bigint END"
+}
+
+// when is the earliest moment that a creation time can mean.
+func (c *Candidates) when(micros int64) time.Time {
+	at := time.UnixMicro(micros).UTC()
+	if !c.layout.columns[c.table.mapping.CreatedAt].zoned() {
+		at = at.Add(-zoneMargin)
+	}
+	return at
 }
 
 // Each calls fn for each candidate, in the same order at every call, and stops
@@ -156,7 +170,7 @@ func (c *Candidates) Count(ctx context.Context) (n int64, oldest time.Time, err 
 //
 // Memory is bounded by the largest row: the server keeps the order, on its disk
 // if need be. After an error only Close is left to do, unless it was fn's.
-func (c *Candidates) Each(ctx context.Context, fn func(ev cdc.Event, marked bool) error) error {
+func (c *Candidates) Each(ctx context.Context, fn func(cdc.Candidate) error) error {
 	t := c.table
 	columns := t.selected()
 	marked := "false"
@@ -164,7 +178,7 @@ func (c *Candidates) Each(ctx context.Context, fn func(ev cdc.Event, marked bool
 		marked = "t.{published} IS NOT NULL"
 	}
 	sql := "DECLARE candidates NO SCROLL CURSOR FOR SELECT " + columns.list + t.fill(
-		", "+marked+", CASE WHEN t.{id} IS NULL THEN 'ctid/' || t.tableoid || '/' || btrim(t.ctid::text, '()') END FROM {table} t WHERE "+c.where()+" ORDER BY "+c.order, "")
+		", "+marked+", "+c.created()+", CASE WHEN t.{id} IS NULL THEN 'ctid/' || t.tableoid || '/' || btrim(t.ctid::text, '()') END FROM {table} t WHERE "+c.where()+" ORDER BY "+c.order, "")
 	if err := c.exec(ctx, sql); err != nil {
 		return err
 	}
@@ -173,10 +187,19 @@ func (c *Candidates) Each(ctx context.Context, fn func(ev cdc.Event, marked bool
 		err := rows(ctx, c.conn, fmt.Sprintf("FETCH %d FROM candidates", candidateChunk), nil, func(row [][]byte) error {
 			fetched++
 			ev := columns.event(t, row)
+			rest := row[len(columns.values):]
 			if ev.NoID {
-				ev.ID = string(row[len(columns.values)+1])
+				ev.ID = string(rest[2])
 			}
-			return fn(ev, string(row[len(columns.values)]) == "t")
+			candidate := cdc.Candidate{Event: ev, Marked: string(rest[0]) == "t"}
+			if rest[1] != nil {
+				micros, err := strconv.ParseInt(string(rest[1]), 10, 64)
+				if err != nil {
+					return err
+				}
+				candidate.Created = c.when(micros)
+			}
+			return fn(candidate)
 		})
 		if err != nil {
 			// The cursor goes with the transaction if that has failed.

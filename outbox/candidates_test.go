@@ -51,8 +51,8 @@ func candidates(d *db, table *Table, since cdc.Since, margin time.Duration) []ca
 func all(d *db, c *Candidates) []candidate {
 	d.t.Helper()
 	var got []candidate
-	err := c.Each(d.ctx(), func(ev cdc.Event, marked bool) error {
-		got = append(got, candidate{ev, marked})
+	err := c.Each(d.ctx(), func(c cdc.Candidate) error {
+		got = append(got, candidate{c.Event, c.Marked})
 		return nil
 	})
 	if err != nil {
@@ -240,9 +240,9 @@ func TestEachIsTheSameEveryTime(t *testing.T) {
 	stop := errors.New("enough")
 	for _, after := range []int{1, 100, 150, 350} {
 		n := 0
-		err := c.Each(d.ctx(), func(ev cdc.Event, _ bool) error {
-			if flat(ev) != flat(want[n].ev) {
-				t.Fatalf("candidate %d is %s, want %s", n, flat(ev), flat(want[n].ev))
+		err := c.Each(d.ctx(), func(c cdc.Candidate) error {
+			if flat(c.Event) != flat(want[n].ev) {
+				t.Fatalf("candidate %d is %s, want %s", n, flat(c.Event), flat(want[n].ev))
 			}
 			if n++; n == after {
 				return stop

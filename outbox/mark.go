@@ -88,6 +88,9 @@ func (t *Table) markBatch(ctx context.Context, mode MarkMode, batch []cdc.Mark, 
 	var suppressed error
 	sql := t.markSQL(mode, t.marker.idType, t.marker.oid)
 	err := rows(ctx, t.marker.conn, sql, [][]byte{t.markable(batch)}, func(row [][]byte) error {
+		if string(row[0]) == "0" {
+			return errSwapped
+		}
 		state, index, err := exception(row, batch)
 		if err != nil {
 			return err
@@ -120,6 +123,9 @@ func (t *Table) markable(batch []cdc.Mark) []byte {
 	return nullableArray(ids)
 }
 
+// errSwapped says that another table has the name now.
+var errSwapped = errors.New("another table has taken the name of the outbox; its rows are marked from now on")
+
 // exception reads a row of markSQL.
 func exception(row [][]byte, batch []cdc.Mark) (state cdc.MarkState, index int, err error) {
 	n, err := strconv.Atoi(string(row[0]))
@@ -147,7 +153,8 @@ func exception(row [][]byte, batch []cdc.Mark) (state cdc.MarkState, index int, 
 }
 
 // markSQL marks those rows that can be locked at once and returns the others:
-// the number in the batch, whether the row is visible, whether it was marked
+// the number in the batch (0: the name is another table's now, and nothing was
+// done), whether the row is visible, whether it was marked
 // already, whether it was locked and yet not marked, and the snapshot. All of
 // that is seen at one moment, in the statement's snapshot.
 //
@@ -189,7 +196,10 @@ SELECT w.n, t.{id} IS NOT NULL, ` + published + `,
   w.id IN (SELECT l.id FROM locked l),
   CASE WHEN t.{id} IS NULL THEN pg_current_snapshot() END
 FROM want w LEFT JOIN {table} t ON t.{id} = w.id
-WHERE w.id NOT IN (SELECT d.id FROM done d WHERE d.marked)`
+WHERE w.id NOT IN (SELECT d.id FROM done d WHERE d.marked)
+UNION ALL
+SELECT 0, NULL, NULL, NULL, NULL
+WHERE to_regclass({name}) IS DISTINCT FROM ` + strconv.FormatUint(uint64(oid), 10) + `::oid`
 	return t.fill(sql, idType)
 }
 

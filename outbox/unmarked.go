@@ -18,7 +18,10 @@ const noScan = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off; "
 // also those that are not on the server's disk yet. Where marked rows are
 // deleted all rows count. There are none without marks (MarkNone), and none on
 // a standby, which writes no WAL.
-func (t *Table) OldestUnmarked(ctx context.Context, conn *pgx.Conn, limit int) (ids []string, insertEnd cdc.LSN, err error) {
+//
+// Those in except are left out: on a busy table with random ids they would
+// crowd out all others.
+func (t *Table) OldestUnmarked(ctx context.Context, conn *pgx.Conn, limit int, except []string) (ids []string, insertEnd cdc.LSN, err error) {
 	l := t.checked.Load()
 	switch {
 	case l == nil:
@@ -28,7 +31,7 @@ func (t *Table) OldestUnmarked(ctx context.Context, conn *pgx.Conn, limit int) (
 	}
 	// Each statement has a snapshot of its own, so that the second sees a later
 	// moment than the first.
-	results, err := conn.PgConn().Exec(ctx, noScan+t.oldestUnmarkedSQL(l, limit)+
+	results, err := conn.PgConn().Exec(ctx, noScan+t.oldestUnmarkedSQL(l, limit, except)+
 		`; SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END`).ReadAll()
 	if err != nil {
 		return nil, 0, t.explain(err)
@@ -46,9 +49,10 @@ func (t *Table) OldestUnmarked(ctx context.Context, conn *pgx.Conn, limit int) (
 	return ids, insertEnd, nil
 }
 
-func (t *Table) oldestUnmarkedSQL(l *layout, limit int) string {
+func (t *Table) oldestUnmarkedSQL(l *layout, limit int, except []string) string {
 	return t.fill("SELECT t.{id} FROM {table} t WHERE "+t.unmarked(l)+
-		fmt.Sprintf(" AND t.{id} IS NOT NULL ORDER BY t.{id} LIMIT %d", limit), "")
+		fmt.Sprintf(" AND t.{id} IS NOT NULL AND t.{id} NOT IN (SELECT unnest(%s::{type}[])) ORDER BY t.{id} LIMIT %d",
+			cdc.QuoteLiteral(string(textArray(except))), limit), l.columns[t.mapping.ID].typ)
 }
 
 // unmarked is the condition of a row that is not marked.

@@ -52,7 +52,7 @@ func TestWhichRowsAreUnmarked(t *testing.T) {
 				d.exec(test.sql)
 			}
 			table := d.checked(Config{Mark: test.mark})
-			ids, end, err := table.OldestUnmarked(d.ctx(), d.conn, 4)
+			ids, end, err := table.OldestUnmarked(d.ctx(), d.conn, 4, nil)
 			if got := strings.Join(ids, " "); got != test.oldest || err != nil {
 				t.Errorf("unmarked %q, %v, want %q", got, err, test.oldest)
 			}
@@ -100,7 +100,7 @@ func TestUnmarkedRowsLieBeforeTheEnd(t *testing.T) {
 	}()
 	first := map[string]cdc.LSN{} // the end that came when a row was seen first
 	for len(first) < n && !t.Failed() {
-		ids, end, err := table.OldestUnmarked(d.ctx(), d.conn, n)
+		ids, end, err := table.OldestUnmarked(d.ctx(), d.conn, n, nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -146,7 +146,7 @@ func TestUnmarkedRowsAreFoundByTheIndex(t *testing.T) {
 				"ANALYZE outbox", "UPDATE outbox SET published_at = NULL WHERE id < 1000", "ANALYZE outbox",
 			} {
 				d.exec(fill)
-				results, err := d.conn.PgConn().Exec(d.ctx(), noScan+"EXPLAIN "+table.oldestUnmarkedSQL(table.checked.Load(), 100)).ReadAll()
+				results, err := d.conn.PgConn().Exec(d.ctx(), noScan+"EXPLAIN "+table.oldestUnmarkedSQL(table.checked.Load(), 100, []string{"1", "2"})).ReadAll()
 				if err != nil {
 					t.Fatal(err)
 				}

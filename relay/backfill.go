@@ -45,6 +45,7 @@ type backfilling struct {
 	dead  *deadTail
 
 	total, seen, appended, found int64
+	lastDeleted                  time.Time
 	trimmed, uncertain           int64 // whose entry may be one of those that were deleted: marked, and not
 	reported                     time.Time
 }
@@ -269,19 +270,22 @@ func (b *backfilling) publish(ctx context.Context, snapshot cdc.Snapshot) error 
 		}
 		row := 0
 		settled = keepBeating(b.beat)
-		err = rows.Each(ctx, func(ev cdc.Event, marked bool) error {
+		err = rows.Each(ctx, func(c cdc.Candidate) error {
 			settled()
-			on := tail.has(row, ev) || b.dead.has(ev)
+			on := tail.has(row, c.Event) || b.dead.has(c.Event)
 			row++
 			if more {
 				return b.progress(ctx)
 			}
-			return b.row(ctx, ev, marked, on, tail.trimmed)
+			return b.row(ctx, c, on, tail.mayBeDeleted(c.Created))
 		})
 		settled()
 		if err != nil {
 			return err
 		}
+	}
+	if b.lastDeleted = tail.deletedAt; b.lastDeleted.IsZero() {
+		b.lastDeleted = time.Now()
 	}
 	if err := b.flush(ctx); err != nil {
 		return err
@@ -296,11 +300,21 @@ func (b *backfilling) publish(ctx context.Context, snapshot cdc.Snapshot) error 
 		b.log.Warn("entries of that time were deleted from the stream, so it does not tell all of what was on it",
 			"marked_rows_not_appended", b.trimmed, "unmarked_rows_appended", b.uncertain)
 	}
+	if b.trimmed > 0 && b.writer.current.Doubt == nil {
+		// Consumers have deleted what they were done with, or Redis lost it: of a
+		// row that is as old as an entry that was deleted, nobody can tell.
+		b.writer.current.Doubt = &cdc.Doubt{
+			Reason: fmt.Sprintf("%d rows are marked as published and not on the stream, which entries were deleted from", b.trimmed),
+			Before: b.lastDeleted,
+		}
+		b.status.doubt(b.writer.current.Doubt)
+	}
 	return nil
 }
 
 // row decides about one candidate.
-func (b *backfilling) row(ctx context.Context, ev cdc.Event, marked, on, trimmed bool) error {
+func (b *backfilling) row(ctx context.Context, c cdc.Candidate, on, deleted bool) error {
+	ev, marked := c.Event, c.Marked
 	b.seen++
 	switch {
 	case on && marked:
@@ -309,7 +323,7 @@ func (b *backfilling) row(ctx context.Context, ev cdc.Event, marked, on, trimmed
 		b.found++
 		b.pend(time.Now(), ev)
 		return b.progress(ctx)
-	case marked && trimmed:
+	case marked && deleted:
 		// It was published, and its entry may be among those that somebody
 		// deleted since.
 		b.trimmed++
@@ -319,7 +333,7 @@ func (b *backfilling) row(ctx context.Context, ev cdc.Event, marked, on, trimmed
 	if err != nil {
 		return b.stopAt(ctx, err)
 	}
-	if trimmed {
+	if deleted {
 		b.uncertain++
 	}
 	b.rows = append(b.rows, candidate{ev, marked})

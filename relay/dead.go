@@ -77,10 +77,11 @@ type deadTail struct {
 
 // openDeadTail reads the dead stream, from the oldest candidate on.
 func (b *backfilling) openDeadTail(ctx context.Context, oldest time.Time) (*deadTail, error) {
-	first, err := b.entriesSince(ctx, oldest)
+	ahead, err := b.redisAhead(ctx)
 	if err != nil {
 		return nil, err
 	}
+	first := b.entriesSince(oldest, ahead)
 	defer keepBeating(b.beat)()
 	t := &deadTail{relay: b.Relay, entries: map[match.Fingerprint]bool{}}
 	err = b.cfg.Sink.Entries(ctx, cdc.DeadStream(b.cfg.Stream), first, "+", func(e cdc.Entry) error {

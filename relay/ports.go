@@ -96,7 +96,7 @@ type Candidates interface {
 	// Count is how many there are, and the oldest creation time, zero if unknown.
 	Count(ctx context.Context) (int64, time.Time, error)
 	// Each calls fn for each row, in the same order every time.
-	Each(ctx context.Context, fn func(ev cdc.Event, marked bool) error) error
+	Each(ctx context.Context, fn func(cdc.Candidate) error) error
 	Close()
 }
 

@@ -15,6 +15,9 @@ const (
 	// tailMargin is by how much entries are looked at that are older than the
 	// oldest row in question.
 	tailMargin = 10 * time.Second
+	// deletedMargin is how much younger than the last entry that was deleted a
+	// row has to be, so that clocks that do not agree exactly do no harm.
+	deletedMargin = time.Second
 	// tailEntries is how many entries are kept in memory at a time, as hashes.
 	tailEntries = 400_000
 	// timeIDs is the smallest first half of an entry id that is a time, in
@@ -39,8 +42,10 @@ type tail struct {
 	masks   map[uint64]struct{} // the sets of our fields that entries have; of 64 at most
 	found   []uint64            // bits, by row
 
-	// trimmed says that entries of this time may have been deleted.
-	trimmed bool
+	// deletedTo is the highest id of the entries that may have been deleted, and
+	// deletedAt when it was made, by PostgreSQL's clock. Empty for none.
+	deletedTo string
+	deletedAt time.Time
 }
 
 // newTail holds as many entries as given, and has nothing to read yet.
@@ -65,41 +70,56 @@ func (b *backfilling) openTail(ctx context.Context, oldest time.Time) (*tail, er
 		return t, nil
 	}
 	t.first, t.last = "-", s.LastID
-	if ms, _, _ := strings.Cut(s.LastID, "-"); isTime(ms) {
-		if t.first, err = b.entriesSince(ctx, oldest); err != nil {
-			return nil, err
-		}
+	ahead, err := b.redisAhead(ctx)
+	if err != nil {
+		return nil, err
 	}
-	t.trimmed = cdc.DeletedSince(s, t.first)
+	if _, ok := idTime(s.LastID); ok {
+		t.first = b.entriesSince(oldest, ahead)
+	}
+	t.deletedTo = cdc.DeletedUpTo(s, t.first)
+	if at, ok := idTime(t.deletedTo); ok {
+		t.deletedAt = at.Add(deletedMargin - ahead)
+	}
 	b.log.Info("reading the end of the stream", "stream", t.stream, "from", t.first, "to", t.last)
 	return t, nil
 }
 
+// redisAhead is by how much Redis' clock, by which entries get their ids, is
+// ahead of PostgreSQL's.
+func (b *backfilling) redisAhead(ctx context.Context) (time.Duration, error) {
+	ours, err := b.session.Clock(ctx)
+	if err != nil {
+		return 0, err
+	}
+	theirs, err := b.cfg.Sink.Clock(ctx)
+	return theirs.Sub(ours), err
+}
+
 // entriesSince is the id of an entry that is older than the oldest candidate,
-// and than since; "-" where that is not known. Ids are Redis' time.
-func (b *backfilling) entriesSince(ctx context.Context, oldest time.Time) (string, error) {
+// and than since; "-" where that is not known.
+func (b *backfilling) entriesSince(oldest time.Time, ahead time.Duration) string {
 	if oldest.IsZero() {
-		return "-", nil
+		return "-"
 	}
 	from := oldest
 	if b.since.Time.Before(from) {
 		from = b.since.Time
 	}
-	ours, err := b.session.Clock(ctx)
-	if err != nil {
-		return "", err
-	}
-	theirs, err := b.cfg.Sink.Clock(ctx)
-	if err != nil {
-		return "", err
-	}
-	from = from.Add(theirs.Sub(ours) - tailMargin)
-	return strconv.FormatInt(max(0, from.UnixMilli()), 10) + "-0", nil
+	return strconv.FormatInt(max(0, from.Add(ahead-tailMargin).UnixMilli()), 10) + "-0"
 }
 
-func isTime(ms string) bool {
+// mayBeDeleted reports whether the entry of a row that was created then may be
+// one of those that were deleted: it was not if the row is younger than they.
+func (t *tail) mayBeDeleted(created time.Time) bool {
+	return t.deletedTo != "" && (t.deletedAt.IsZero() || created.IsZero() || !created.After(t.deletedAt))
+}
+
+// idTime is when an entry was made; false for an id that is somebody's counter.
+func idTime(id string) (time.Time, bool) {
+	ms, _, _ := strings.Cut(id, "-")
 	n, err := strconv.ParseInt(ms, 10, 64)
-	return err == nil && n >= timeIDs
+	return time.UnixMilli(n), err == nil && n >= timeIDs
 }
 
 // errFull ends reading a piece of the tail.

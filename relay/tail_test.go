@@ -246,7 +246,7 @@ func TestTailGoesBackFarEnough(t *testing.T) {
 			if tail.first != tt.want || tail.last != tt.lastID {
 				t.Errorf("reads from %s to %s, want from %s to %s", tail.first, tail.last, tt.want, tt.lastID)
 			}
-			if tail.trimmed {
+			if tail.deletedTo != "" {
 				t.Error("says that entries were deleted")
 			}
 		})
@@ -263,7 +263,7 @@ func TestNoStreamHasNoTail(t *testing.T) {
 		if more, err := tail.load(t.Context()); err != nil || more || l.asked > 0 {
 			t.Errorf("%s: more %v, %v, asked %d times", name, more, err, l.asked)
 		}
-		if tail.has(0, outboxRow("outbox_id", "1")) || tail.trimmed {
+		if tail.has(0, outboxRow("outbox_id", "1")) || tail.deletedTo != "" {
 			t.Errorf("%s: has a row, or lost some", name)
 		}
 	}
@@ -288,7 +288,7 @@ func TestDeletedEntriesAreNoticed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tt.state.Exists, tt.state.LastID = true, id(0)
 			l := &listed{state: tt.state, clock: time.UnixMilli(now)}
-			if got := openFor(t, l, time.UnixMilli(now), time.UnixMilli(now-60_000)).trimmed; got != tt.want {
+			if got := openFor(t, l, time.UnixMilli(now), time.UnixMilli(now-60_000)).deletedTo != ""; got != tt.want {
 				t.Errorf("says %v, want %v", got, tt.want)
 			}
 		})

@@ -30,6 +30,7 @@ type observer struct {
 	slot      *health.Slot
 	timeline  uint32 // of the server that the monitor sees; 0 for a standby
 	pinnedBy  string
+	unseen    string    // why the table cannot be looked at
 	problem   error     // seen by the monitor
 	awaySince time.Time // since when the monitor sees nothing
 	awayError string
@@ -48,10 +49,7 @@ func (o *observer) watch(ctx context.Context, m *slot.Monitor, beat func()) erro
 // look reads the age of the oldest unpublished row on the monitor's connection,
 // and has the table check the stream.
 func (o *observer) look(ctx context.Context, conn *pgx.Conn) error {
-	if err := o.lookAge(ctx, conn); err != nil {
-		return err
-	}
-	return o.witness(ctx, conn)
+	return errors.Join(o.lookAge(ctx, conn), o.witness(ctx, conn))
 }
 
 // witnessed is how many unmarked rows are looked at, the oldest ones.
@@ -79,7 +77,7 @@ func (o *observer) witness(ctx context.Context, conn *pgx.Conn) error {
 		}
 		w.LookedAgain(unmarked)
 	case look:
-		unmarked, end, err := o.table.OldestUnmarked(ctx, conn, witnessed)
+		unmarked, end, err := o.table.OldestUnmarked(ctx, conn, witnessed, o.relay.Status().WaitingIDs)
 		if err != nil {
 			return err
 		}
@@ -122,6 +120,10 @@ func (o *observer) take(s slot.Sample) {
 	}
 	o.awaySince, o.awayError = time.Time{}, ""
 	o.timeline = s.Timeline
+	o.unseen = ""
+	if s.Oldest != nil {
+		o.unseen = s.Oldest.Error()
+	}
 	if !s.Recovery {
 		o.relay.Promoted(s.Timeline)
 	}
@@ -172,6 +174,7 @@ func (o *observer) health() health.Document {
 		SlotPinnedBy:       o.pinnedBy,
 		Healing:            s.Healing,
 		Doubt:              s.Doubt,
+		TableUnseen:        o.unseen,
 		Slot:               o.slotNow(s),
 		OldestAge:          o.oldest(now, s),
 		Published:          s.Published,

@@ -66,6 +66,7 @@ type Input struct {
 	Holder           string // on a standby: what another relay does, such as "the slot is in use by process 4711"
 	Healing          string // what a backfill repairs; empty for a first start
 	Doubt            string // what no heal could know, and the commands that decide
+	TableUnseen      string // why the monitor cannot look at the table
 	BackfillProgress string // how far a backfill is
 	Waiting          string // why the slot is not created yet: what that waits for, and the command that ends it
 	LockedRow        string // why rows that are to be marked are not: who keeps them locked, and the command that ends it

@@ -193,6 +193,9 @@ func (j *judgement) heldUp() {
 	if in.Healing != "" {
 		j.say(StatusWarn, "Rows may be missing, and are being put back: %s.", in.Healing)
 	}
+	if in.TableUnseen != "" {
+		j.say(StatusWarn, "The table cannot be looked at, so that its oldest unpublished row is not known, nor whether rows were missed (a partial index on unpublished ids makes it quick, see walrelay setup --create-table --print-sql): %s.", in.TableUnseen)
+	}
 	if in.Doubt != "" {
 		j.say(StatusWarn, "An operator has to decide: %s.", in.Doubt)
 	}
@@ -272,7 +275,7 @@ func lastError(text string) string {
 func cleanTexts(in Input) Input {
 	for _, text := range []*string{
 		&in.StreamingError, &in.RedisError, &in.DatabaseError, &in.MarksRefused,
-		&in.Healing, &in.Doubt, &in.Holder, &in.BackfillProgress, &in.Waiting, &in.LockedRow, &in.SlotPinnedBy,
+		&in.Healing, &in.Doubt, &in.TableUnseen, &in.Holder, &in.BackfillProgress, &in.Waiting, &in.LockedRow, &in.SlotPinnedBy,
 	} {
 		*text = oneLine(Redact(*text))
 	}
