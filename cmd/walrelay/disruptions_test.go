@@ -98,7 +98,7 @@ var harmless = []disruption{
 		return err != nil
 	}},
 	{"redis loses less than the confirm delay", func(s *stage) bool { return s.older(false) }},
-	{"replica promoted, a moment behind", func(s *stage) bool { return s.failover(false) }},
+	{"replica promoted a moment behind", func(s *stage) bool { return s.failover(false) }},
 	{"redis out of memory", func(s *stage) bool {
 		before := s.info("errorstats", "errorstat_OOM")
 		s.redisOK("CONFIG", "SET", "maxmemory", "1")
@@ -131,6 +131,7 @@ var harmless = []disruption{
 var losses = []disruption{
 	{"standby promoted", func(s *stage) bool { return s.promote(false) }},
 	{"standby promoted without the last commits", func(s *stage) bool { return s.promote(true) }},
+	{"volume restored", (*stage).rewind},
 	{"slot dropped", func(s *stage) (ok bool) {
 		s.unreached(func() {
 			s.rowsNow()
@@ -170,7 +171,7 @@ var losses = []disruption{
 		return s.unpublished(`ALTER PUBLICATION walrelay SET (publish = 'update')`, `ALTER PUBLICATION walrelay SET (publish = 'insert')`)
 	}},
 	{"older append-only file restored", func(s *stage) bool { return s.older(true) }},
-	{"replica promoted, far behind", func(s *stage) bool { return s.failover(true) }},
+	{"replica promoted far behind", func(s *stage) bool { return s.failover(true) }},
 	{"redis flushed", func(s *stage) bool {
 		had := s.redisInt("EXISTS", "jobs")
 		s.forgetting(func() { s.redisOK("FLUSHALL") })
@@ -256,13 +257,21 @@ func (s *stage) promote(tail bool) bool {
 	old, next := s.pg, 1-s.primary
 	link := testservers.StartProxy(s.t, old.Addr())
 	defer link.Close()
-	opts := testservers.StandbyOptions{From: link.Addr(), Slot: "standby"}
+	opts := testservers.StandbyOptions{
+		From: link.Addr(), Slot: "standby",
+		SyncSlots: s.rng.IntN(2) == 0 && s.query(`current_setting('server_version_num')::int >= 170000`) == "true",
+	}
 	if s.pgs[next] == nil {
 		s.pgs[next] = testservers.StartStandby(s.t, old, opts)
 	} else {
 		s.pgs[next].Follow(old, opts)
 	}
 	standby := s.pgs[next]
+	if opts.SyncSlots {
+		s.await(soon, func() bool {
+			return s.on(standby, `count(*) FILTER (WHERE synced AND NOT temporary) FROM pg_replication_slots`) == "1"
+		})
+	}
 	rows := 0
 	if tail {
 		standby.CatchUp(old)
@@ -284,10 +293,7 @@ func (s *stage) promote(tail bool) bool {
 	standby.Promote()
 	s.pg, s.primary = standby, next
 	s.dsn = standby.DSN("postgres")
-	// Of which nobody knows any more how they end.
-	for _, gid := range strings.Fields(s.query(`SELECT string_agg(gid, ' ') FROM pg_prepared_xacts`)) {
-		s.exec(`ROLLBACK PREPARED '` + gid + `'`)
-	}
+	s.rollbackPrepared()
 	fork, err := cdc.ParseLSN(s.fork())
 	if err != nil {
 		s.t.Fatal(err)
@@ -305,6 +311,51 @@ func (s *stage) promote(tail bool) bool {
 		return s.query(`SELECT pg_is_in_recovery()`) == "false" && lost == 0
 	}
 	return lost >= rows
+}
+
+// rewind gives PostgreSQL back what its volume had a moment ago, as restoring a
+// snapshot of it does: on the same timeline, with its slots as they were.
+func (s *stage) rewind() bool {
+	s.t.Helper()
+	s.gap = true
+	s.writers.end()
+	end, err := cdc.ParseLSN(s.query(`pg_current_wal_insert_lsn()`))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	snapshot := s.pg.Snapshot()
+	s.write()
+	rows := s.rowsNow()
+	s.moment()
+	s.net().cut()
+	s.writers.end()
+	s.take()
+	s.pg.Kill()
+	s.pg.Restore(snapshot)
+	s.pg.Start()
+	s.rollbackPrepared()
+	lost := s.ledger.promoted(end)
+	s.slotChanged()
+	s.net().restore()
+	s.write()
+	return lost >= rows
+}
+
+// rollbackPrepared ends the prepared transactions of which nobody knows any more
+// how they were to end.
+func (s *stage) rollbackPrepared() {
+	s.t.Helper()
+	for _, gid := range strings.Fields(s.query(`SELECT string_agg(gid, ' ') FROM pg_prepared_xacts`)) {
+		s.exec(`ROLLBACK PREPARED '` + gid + `'`)
+	}
+}
+
+// on reads one value from another server than the primary.
+func (s *stage) on(pg *testservers.Postgres, sql string) string {
+	s.t.Helper()
+	other := *s.world
+	other.dsn = pg.DSN("postgres")
+	return other.query(`SELECT ` + sql)
 }
 
 // fork is where the current timeline left the one before.
@@ -427,8 +478,8 @@ func (s *stage) forgetful(long bool) bool {
 // older gives Redis back what it had on disk a moment ago, or longer: what a
 // machine that stops loses, and what a restored backup does.
 func (s *stage) older(long bool) bool {
+	snapshot := s.redis.Snapshot() // Redis is frozen meanwhile
 	began := time.Now()
-	snapshot := s.redis.Snapshot()
 	ok := s.forgetful(long)
 	had := s.lastEntry()
 	s.redis.Kill()
