@@ -465,9 +465,9 @@ func (s *stage) lock() bool {
 // moment, or for so long that PostgreSQL was told to forget it too.
 func (s *stage) forgetful(long bool) bool {
 	if !long {
+		had := s.lastEntry()
 		s.rowsNow()
-		time.Sleep(time.Duration(100+s.rng.IntN(400)) * time.Millisecond)
-		return true
+		return s.await(700*time.Millisecond, func() bool { return olderID(had, s.lastEntry()) })
 	}
 	s.gap = true
 	s.rowsNow()
@@ -478,6 +478,7 @@ func (s *stage) forgetful(long bool) bool {
 // older gives Redis back what it had on disk a moment ago, or longer: what a
 // machine that stops loses, and what a restored backup does.
 func (s *stage) older(long bool) bool {
+	s.streaming()
 	snapshot := s.redis.Snapshot() // Redis is frozen meanwhile
 	began := time.Now()
 	ok := s.forgetful(long)
@@ -501,6 +502,7 @@ func (s *stage) failover(long bool) bool {
 	link := testservers.StartProxy(s.t, old.Addr())
 	defer link.Close()
 	replica.Follow(link.Addr())
+	s.streaming()
 	began := time.Now()
 	link.Stall()
 	ok := s.forgetful(long)
