@@ -336,6 +336,7 @@ func (s *stage) rewind() bool {
 	s.rollbackPrepared()
 	lost := s.ledger.promoted(end)
 	s.slotChanged()
+	s.rewound = true
 	s.net().restore()
 	s.write()
 	return lost >= rows

@@ -30,8 +30,9 @@ type ledgerRow struct {
 	// forgotten: Redis lost all it knew after the row was on the stream, marked,
 	// and confirmed, so nobody can tell that its entry was lost.
 	forgotten bool
-	// lost: the database lost it with a primary. Its entry may be there.
-	lost bool
+	// lost: the database lost it with a primary. Its entry may be there, and is
+	// reported, unless nobody can tell any more that the database lost anything.
+	lost, untold bool
 }
 
 func newLedger() *ledger { return &ledger{byID: map[string][]*ledgerRow{}} }
@@ -70,6 +71,13 @@ func (l *ledger) promoted(fork cdc.LSN) int {
 	return n
 }
 
+// hush takes note that nobody can tell any more that the database lost rows.
+func (l *ledger) hush() {
+	for _, r := range l.rows {
+		r.untold = r.untold || r.lost
+	}
+}
+
 // forget takes note that Redis lost what it knew of the rows before an LSN, of
 // which nobody knows any more that are marked or deleted.
 func (l *ledger) forget(before cdc.LSN, unmarked map[string]bool) {
@@ -88,7 +96,7 @@ type window struct{ from, to time.Time }
 type verdict struct {
 	missing []string // rows that are to come
 	wrong   []string // what can never become right
-	lost    []string // ids of the entries whose rows the database lost
+	lost    []string // ids of the entries whose rows the database lost, which must be reported
 }
 
 // compare looks at the whole stream. After a heal a row that was changed in the
@@ -119,7 +127,9 @@ func (l *ledger) compare(entries []redis.XMessage, table map[string]bool, backfi
 			continue
 		}
 		if row.lost {
-			v.lost = append(v.lost, e.ID)
+			if !row.untold {
+				v.lost = append(v.lost, e.ID)
+			}
 			continue
 		}
 		if slices.ContainsFunc(backfills, func(w window) bool { return w.has(e.ID) }) {
@@ -223,4 +233,21 @@ func attribute(text, key string) string {
 	_, rest, _ := strings.Cut(text, " "+key+"=")
 	value, _, _ := strings.Cut(rest, " ")
 	return value
+}
+
+// reportedLost are the ids of the entries that the relays reported as lost with
+// a primary.
+func reportedLost(logs []string) map[string]bool {
+	ids := map[string]bool{}
+	for _, log := range logs {
+		for _, m := range logged.FindAllStringSubmatch(log, -1) {
+			if strings.HasPrefix(m[2], "entries are on the stream whose rows were lost") {
+				_, list, _ := strings.Cut(m[4], " entries=")
+				for _, id := range strings.Fields(strings.Trim(list, `"`)) {
+					ids[id] = true
+				}
+			}
+		}
+	}
+	return ids
 }

@@ -48,6 +48,8 @@ type stage struct {
 	// are not reported.
 	unknown bool
 
+	// rewound: PostgreSQL was given an older volume, which only its slot can tell.
+	rewound bool
 	// unhealed: the stream and the checkpoint were lost together, and there may
 	// be no checkpoint again yet.
 	unhealed bool
@@ -288,6 +290,9 @@ func (s *stage) slotChanged() {
 	if s.unhealed && s.checkpoints() == 0 {
 		s.forgotten(false)
 	}
+	if s.rewound {
+		s.ledger.hush()
+	}
 }
 
 // freeze stops a relay with SIGSTOP.
@@ -418,9 +423,9 @@ func (s *stage) balance() error {
 	if !settled || len(v.wrong) > 0 {
 		return unsettled
 	}
-	all := strings.Join(s.logs(), "\n")
+	reported := reportedLost(s.logs())
 	for _, id := range v.lost {
-		if !s.unknown && !strings.Contains(all, id) {
+		if !s.unknown && !reported[id] {
 			return fmt.Errorf("entry %s is of a row that was lost with the old primary, and no relay reports it", id)
 		}
 	}
@@ -432,7 +437,7 @@ func (s *stage) balance() error {
 		return fmt.Errorf("nothing was lost, and a gap was healed all the same: %v", heals)
 	}
 	s.heals = healed
-	s.gap, s.blind, s.unhealed = false, false, false
+	s.gap, s.blind, s.unhealed, s.rewound = false, false, false, false
 	s.doubts()
 	return nil
 }
