@@ -120,3 +120,13 @@ func (c Checkpoint) On(s Server) Checkpoint {
 func (c *Checkpoint) LostOn(s Server) bool {
 	return s.Timeline >= c.Timeline && !c.Last.IsZero() && c.Last.LSN >= s.Fork(c)
 }
+
+// MayHaveLostOn is LostOn, also for rows of a backfill, whose positions are not
+// known.
+func (c *Checkpoint) MayHaveLostOn(s Server) bool {
+	if !c.Last.IsZero() || s.Timeline < c.Timeline {
+		return c.LostOn(s)
+	}
+	fork := s.Fork(c)
+	return c.Covered > fork || c.Phase == PhaseBackfill && fork != EndOfWAL
+}

@@ -89,6 +89,29 @@ func TestCheckpointOnAnotherHistory(t *testing.T) {
 	}
 }
 
+// The rows of a backfill have no positions: what was covered tells, or, before
+// it is finished, nothing does.
+func TestBackfilledRowsMayBeLostInAFailover(t *testing.T) {
+	promoted := Server{Timeline: 2, History: History{{1, 50}}}
+	for _, tt := range []struct {
+		name string
+		cp   Checkpoint
+		want bool
+	}{
+		{"finished before the fork", Checkpoint{Timeline: 1, Phase: PhaseStreaming, Covered: 50}, false},
+		{"finished beyond the fork", Checkpoint{Timeline: 1, Phase: PhaseStreaming, Covered: 51}, true},
+		{"not finished", Checkpoint{Timeline: 1, Phase: PhaseBackfill}, true},
+		{"not finished on this server", Checkpoint{Timeline: 2, History: promoted.History, Phase: PhaseBackfill}, false},
+		{"of a newer timeline", Checkpoint{Timeline: 3, Phase: PhaseStreaming, Covered: 51}, false},
+		{"streamed before the fork, and idle beyond it", Checkpoint{Timeline: 1, Phase: PhaseStreaming, Covered: 51, Last: Position{49, 1}}, false},
+		{"streamed beyond the fork", Checkpoint{Timeline: 1, Phase: PhaseStreaming, Last: Position{50, 1}}, true},
+	} {
+		if got := tt.cp.MayHaveLostOn(promoted); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}
+
 func TestHistoryKeepsItsEnd(t *testing.T) {
 	var h History
 	for i := range uint32(100) {

@@ -46,7 +46,7 @@ func (t *Table) All(ctx context.Context, since time.Time) (*All, error) {
 	if l == nil {
 		return nil, errUnchecked
 	}
-	conn, err := pg.Connect(ctx, t.conn)
+	conn, err := t.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (a *All) Each(ctx context.Context, fn func(Row) error) error {
 // row.
 func (a *All) Again(ctx context.Context, ids []string, fn func(Row) error) error {
 	if a.now == nil {
-		conn, err := pg.Connect(ctx, a.table.conn)
+		conn, err := a.table.connect(ctx)
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stagedoor/walrelay/cdc"
-	"github.com/stagedoor/walrelay/internal/pg"
 )
 
 const (
@@ -49,7 +48,7 @@ func (t *Table) Candidates(ctx context.Context, snapshot string, since cdc.Since
 	if l == nil {
 		return nil, errUnchecked
 	}
-	conn, err := pg.Connect(ctx, t.conn)
+	conn, err := t.connect(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/fault"
-	"github.com/stagedoor/walrelay/internal/pg"
 )
 
 // Check verifies that the table is there, that it can be read whole, and that
@@ -20,7 +19,7 @@ import (
 // merely slow or dubious is logged, once.
 func (t *Table) Check(ctx context.Context, conn *pgx.Conn) error {
 	if conn == nil {
-		own, err := pg.Connect(ctx, t.conn)
+		own, err := t.connect(ctx)
 		if err != nil {
 			return err
 		}

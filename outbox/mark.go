@@ -275,7 +275,7 @@ func (t *Table) openMarker(ctx context.Context) error {
 		return nil
 	}
 	t.closeMarker()
-	conn, err := pg.Connect(ctx, t.conn)
+	conn, err := t.connect(ctx)
 	if err != nil {
 		return err
 	}

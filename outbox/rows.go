@@ -36,7 +36,7 @@ func (t *Table) Rows(ctx context.Context, ids []string) ([]cdc.Event, error) {
 	if len(once) == 0 {
 		return nil, nil
 	}
-	conn, err := pg.Connect(ctx, t.conn)
+	conn, err := t.connect(ctx)
 	if err != nil {
 		return nil, err
 	}

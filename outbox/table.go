@@ -30,7 +30,7 @@ var errUnchecked = errors.New("outbox: the table was not checked yet")
 // Table is the outbox table. Its methods may be called from different
 // goroutines at the same time, if nothing else is said.
 type Table struct {
-	conn    *pgx.ConnConfig
+	conn    atomic.Pointer[pgx.ConnConfig]
 	table   cdc.Table
 	mapping Mapping
 	fields  []FieldColumn
@@ -53,14 +53,28 @@ func New(cfg Config, log *slog.Logger) *Table {
 	if cfg.Mark == "" {
 		cfg.Mark = MarkAuto
 	}
-	return &Table{
-		conn:    cfg.Conn,
+	t := &Table{
 		table:   cfg.Table,
 		mapping: cfg.Mapping,
 		fields:  cfg.Mapping.EntryFields(),
 		mark:    cfg.Mark,
 		log:     log,
 	}
+	t.conn.Store(cfg.Conn)
+	return t
+}
+
+// Follow has all further connections lead to the server of this configuration:
+// rows have to be marked where they are streamed from, and a list of hosts, or a
+// name, may lead to another server that takes writes, after a failover.
+func (t *Table) Follow(conn *pgx.ConnConfig) {
+	t.conn.Store(conn)
+	t.Close()
+}
+
+// connect opens a connection.
+func (t *Table) connect(ctx context.Context) (*pgx.Conn, error) {
+	return pg.Connect(ctx, t.conn.Load())
 }
 
 // Marks is how rows are marked: MarkPublishedAt, MarkDelete or MarkNone. Before

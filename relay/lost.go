@@ -18,7 +18,7 @@ const (
 // lostWithDatabase reports whether rows may have been appended that the database
 // does not have any more.
 func lostWithDatabase(s state, server cdc.Server) bool {
-	return s.checkpoint != nil && s.checkpoint.LostOn(server) || s.Kind == cdc.OtherHistory || s.Kind == cdc.BeyondWAL
+	return s.checkpoint != nil && s.checkpoint.MayHaveLostOn(server) || s.Kind == cdc.OtherHistory || s.Kind == cdc.BeyondWAL
 }
 
 // reportLost says which entries are of rows that were lost with a database. It
@@ -39,7 +39,11 @@ func (r *Relay) reportLost(ctx context.Context, s state) error {
 	read := 0
 	look := func() (more bool, err error) {
 		missing, err := r.notInTable(ctx, page)
-		lost = append(lost, missing...)
+		for _, id := range missing {
+			if !r.lost[id] { // with a database before
+				lost = append(lost, id)
+			}
+		}
 		read += len(page)
 		more = len(missing) > 0 && read < lostEntriesMost
 		page = page[:0]
@@ -67,6 +71,9 @@ func (r *Relay) reportLost(ctx context.Context, s state) error {
 	r.reported = last
 	for len(lost) > 0 {
 		n := min(len(lost), 50)
+		for _, id := range lost[:n] {
+			r.lost[id] = true
+		}
 		r.status.lostEntries.Add(uint64(n))
 		r.log.Warn("entries are on the stream whose rows were lost with the database", "stream", r.cfg.Stream, "entries", strings.Join(lost[:n], " "))
 		lost = lost[n:]

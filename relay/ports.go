@@ -12,6 +12,9 @@ import (
 type Source interface {
 	// Open connects and checks what does not depend on the slot's state.
 	Open(ctx context.Context) (Session, error)
+	// Prefer has Open choose a server of this timeline or a newer one where
+	// there are several, and reports whether that was not so before.
+	Prefer(timeline uint32) (news bool)
 }
 
 // Session is a replication connection that does not stream yet, with an

@@ -89,6 +89,8 @@ type Relay struct {
 	// reported is the last entry, when it was reported which of those up to it
 	// were lost with a database.
 	reported string
+	// lost are the entries that were reported as lost with a database.
+	lost map[string]bool
 	// healer remembers what went wrong, so that it is not repaired for ever.
 	healer healer
 
@@ -113,7 +115,7 @@ func New(cfg Config) *Relay {
 	}
 	var id [8]byte
 	rand.Read(id[:]) // never fails
-	r := &Relay{cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(id[:])}
+	r := &Relay{cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(id[:]), lost: map[string]bool{}}
 	r.complaints.open = map[string]*complaint{}
 	r.status.role(RoleStarting)
 	return r
@@ -292,7 +294,7 @@ func (r *Relay) overtaken() {
 // resumeStream streams from where slot and checkpoint agree.
 func (r *Relay) resumeStream(ctx context.Context, session Session, state state) error {
 	r.since = nil
-	if state.checkpoint.LostOn(session.Server()) {
+	if state.checkpoint.MayHaveLostOn(session.Server()) {
 		if err := r.reportLost(ctx, state); err != nil {
 			return err
 		}
@@ -334,7 +336,18 @@ func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
 	if server.WALEnd, err = session.WALEnd(ctx); err != nil {
 		return s, err
 	}
-	if s.Judgement, err = cdc.Judge(server, s.slot, s.checkpoint, s.streams); err != nil {
+	newest := server.Timeline
+	if s.checkpoint != nil {
+		newest = max(newest, s.checkpoint.Timeline)
+	}
+	news := r.cfg.Source.Prefer(newest)
+	s.Judgement, err = cdc.Judge(server, s.slot, s.checkpoint, s.streams)
+	if errors.Is(err, cdc.ErrOldTimeline) && news {
+		r.log.Info("looking for the new primary", "reason", err.Error())
+		return s, errAgain
+	}
+	if err != nil {
+		r.log.Debug("judged", "error", err)
 		return s, unfit(err)
 	}
 	if s.Kind == cdc.NoSlot {

@@ -111,6 +111,8 @@ func lasts(d time.Duration) func(*flow) {
 	}
 }
 
+func (a *attempts) Prefer(uint32) bool { return false }
+
 // stuck has the connection deliver a row that cannot be published.
 func stuck(f *flow) {
 	s := script{sent: func(frame cdc.Frame) error {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/stagedoor/walrelay/internal/pg"
 )
 
 const (
@@ -28,7 +30,11 @@ const (
 	backoffCap   = 5 * time.Second
 )
 
-var errLost = errors.New("the monitor's connection to PostgreSQL was lost")
+var (
+	errLost = errors.New("the monitor's connection to PostgreSQL was lost")
+	// errOlder ends a look at a server that was failed over from.
+	errOlder = errors.New("there may be a newer primary")
+)
 
 // Monitor watches the slot from a connection of its own, so that its lag is
 // known when streaming does not work, and so that a PostgreSQL that is stopping
@@ -72,6 +78,9 @@ func (m *Monitor) Run(ctx context.Context, every time.Duration,
 		if ctx.Err() != nil {
 			return nil
 		}
+		if errors.Is(err, errOlder) {
+			continue
+		}
 		report(Sample{At: time.Now(), Err: err})
 		if looked {
 			backoff = backoffStart
@@ -88,7 +97,10 @@ func (m *Monitor) Run(ctx context.Context, every time.Duration,
 func (m *Monitor) watch(ctx context.Context, every time.Duration,
 	oldest func(context.Context, *pgx.Conn) error, report func(Sample), goodbye func(reason error),
 ) error {
-	o, err := dial(ctx, m.cfg.Conn)
+	o, err := dial(ctx, m.cfg.Newest.Only(m.cfg.Conn))
+	if errors.Is(err, pg.ErrOlder) {
+		o, err = dial(ctx, m.cfg.Conn)
+	}
 	if errors.Is(err, ErrShutdown) {
 		goodbye(err)
 	}
@@ -106,9 +118,12 @@ func (m *Monitor) watch(ctx context.Context, every time.Duration,
 	if err := m.bound(ctx, o.conn); err != nil {
 		return parted(err)
 	}
-	for {
+	for first := true; ; first = false {
 		next := time.Now().Add(every)
 		sample := m.look(ctx, o.conn)
+		if !first && m.cfg.Newest.Older(sample.Timeline) {
+			return errOlder // the first look is better than none
+		}
 		if oldest != nil && sample.Err == nil {
 			sample.Oldest = m.call(ctx, o.conn, oldest)
 		}

@@ -35,6 +35,10 @@ type Config struct {
 	Slot        string
 	Publication string
 	Table       cdc.Table // the outbox
+
+	// Newest has sessions and the monitor prefer servers that were not failed
+	// over from. Nil for no preference.
+	Newest *pg.Newest
 }
 
 // Source is a slot of a PostgreSQL server, whether there already or not.
@@ -73,7 +77,10 @@ func (s *Session) open(ctx context.Context) error {
 	defer cancel()
 	wire, cfg := newWire(s.cfg.Conn)
 	s.wire = wire
-	conn, err := pg.ConnectReplication(ctx, cfg)
+	conn, err := pg.ConnectReplication(ctx, s.cfg.Newest.Only(cfg))
+	if errors.Is(err, pg.ErrOlder) {
+		conn, err = pg.ConnectReplication(ctx, cfg) // better than none: it tells who it is
+	}
 	if err != nil {
 		return connectError(err, s.cfg.Conn, true)
 	}
@@ -88,6 +95,10 @@ func (s *Session) open(ctx context.Context) error {
 	}
 	return s.preflight(ctx)
 }
+
+// Conn leads to the server of this session, whatever else the connection string
+// names.
+func (s *Session) Conn() *pgx.ConnConfig { return s.here }
 
 // identify learns which server answers, and whether it is one.
 func (s *Session) identify(ctx context.Context) error {

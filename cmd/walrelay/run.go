@@ -11,6 +11,7 @@ import (
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/health"
+	"github.com/stagedoor/walrelay/internal/pg"
 	"github.com/stagedoor/walrelay/internal/web"
 	"github.com/stagedoor/walrelay/outbox"
 	"github.com/stagedoor/walrelay/publisher"
@@ -44,10 +45,11 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 	rows := outbox.New(outbox.Config{Conn: cfg.Postgres, Table: cfg.Table, Mapping: cfg.Mapping(), Mark: cfg.Mark}, p.log)
 	defer rows.Close()
 	where := slotConfig(cfg)
+	where.Newest = &pg.Newest{}
 	loops := web.NewHeartbeats()
 
 	r := relay.New(relay.Config{
-		Source:          source{slot.New(where, p.log)},
+		Source:          source{slot.New(where, p.log), where.Newest, rows},
 		Table:           table{Table: rows, id: cfg.ColumnID, healMargin: cfg.HealMargin},
 		Sink:            publisher.New(client, cfg.MaxLen, cfg.Stream),
 		Stream:          cfg.Stream,

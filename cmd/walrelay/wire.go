@@ -8,13 +8,21 @@ import (
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/match"
+	"github.com/stagedoor/walrelay/internal/pg"
 	"github.com/stagedoor/walrelay/outbox"
 	"github.com/stagedoor/walrelay/relay"
 	"github.com/stagedoor/walrelay/slot"
 )
 
 // source plugs package slot into the relay.
-type source struct{ *slot.Source }
+type source struct {
+	*slot.Source
+	newest *pg.Newest
+	table  *outbox.Table
+}
+
+// Prefer implements relay.Source.
+func (s source) Prefer(timeline uint32) (news bool) { return s.newest.Know(timeline) }
 
 // Open implements relay.Source.
 func (s source) Open(ctx context.Context) (relay.Session, error) {
@@ -22,6 +30,7 @@ func (s source) Open(ctx context.Context) (relay.Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.table.Follow(opened.Conn())
 	return session{opened}, nil
 }
 
