@@ -33,6 +33,16 @@ type writers struct {
 // transactions may be left out.
 func (w *world) startWriters(n int, seed uint64, without ...string) *writers {
 	w.t.Helper()
+	kinds := maps.Clone(outboxKinds)
+	for _, kind := range without {
+		delete(kinds, kind)
+	}
+	return w.startWritersOf(kinds, n, seed)
+}
+
+// startWritersOf is startWriters with these transactions.
+func (w *world) startWritersOf(kinds map[string]transaction, n int, seed uint64) *writers {
+	w.t.Helper()
 	w.exec(`CREATE TABLE IF NOT EXISTS busy (id serial, filler text)`)
 	if w.query(`SELECT count(*) FROM pg_database WHERE datname = 'elsewhere'`) == "0" {
 		w.exec(`CREATE DATABASE elsewhere`)
@@ -42,16 +52,13 @@ func (w *world) startWriters(n int, seed uint64, without ...string) *writers {
 		w.pace = 40 * time.Millisecond
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ws := &writers{t: w.t, dsn: w.dsn, stop: cancel, did: map[string]int{}, kinds: maps.Clone(outboxKinds), pace: w.pace}
-	for _, kind := range without {
-		delete(ws.kinds, kind)
-	}
+	ws := &writers{t: w.t, dsn: w.dsn, stop: cancel, did: map[string]int{}, kinds: kinds, pace: w.pace}
 	w.t.Cleanup(ws.end)
 	for i := range n {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		ws.done.Go(func() { ws.write(ctx, w.dsn, rng, ws.kinds) })
+		ws.done.Go(func() { ws.write(ctx, ws.dsn, rng, ws.kinds) })
 	}
-	ws.done.Go(func() { ws.write(ctx, w.dsn, rand.New(rand.NewPCG(seed, 1000)), map[string]transaction{"busy": busy}) })
+	ws.done.Go(func() { ws.write(ctx, ws.dsn, rand.New(rand.NewPCG(seed, 1000)), map[string]transaction{"busy": busy}) })
 	ws.done.Go(func() {
 		ws.write(ctx, other, rand.New(rand.NewPCG(seed, 1001)), map[string]transaction{"elsewhere": elsewhere})
 	})
@@ -77,6 +84,15 @@ func (ws *writers) wrote(times int) {
 		}
 		return nil
 	})
+}
+
+// goOn waits until each kind of transaction was done so many times from now on.
+func (ws *writers) goOn(times int) {
+	ws.t.Helper()
+	ws.mu.Lock()
+	clear(ws.did)
+	ws.mu.Unlock()
+	ws.wrote(times)
 }
 
 func (ws *writers) write(ctx context.Context, dsn string, rng *rand.Rand, kinds map[string]transaction) {
