@@ -466,9 +466,12 @@ func (s *stage) lock() bool {
 // moment, or for so long that PostgreSQL was told to forget it too.
 func (s *stage) forgetful(long bool) bool {
 	if !long {
-		had := s.lastEntry()
+		// Long enough for a stamp of what is then lost, which comes once a second.
+		had, enough := s.lastEntry(), time.After(confirmDelay*6/10)
 		s.rowsNow()
-		return s.await(700*time.Millisecond, func() bool { return olderID(had, s.lastEntry()) })
+		ok := s.await(confirmDelay/2, func() bool { return olderID(had, s.lastEntry()) })
+		<-enough
+		return ok
 	}
 	s.gap = true
 	s.rowsNow()
@@ -522,7 +525,7 @@ func (s *stage) failover(long bool) bool {
 // tooLong takes note that what began then took longer than the confirm delay on
 // this machine, so that PostgreSQL may have forgotten what Redis has.
 func (s *stage) tooLong(began time.Time) {
-	if time.Since(began) >= time.Second {
+	if time.Since(began) >= confirmDelay {
 		s.gap = true
 	}
 }

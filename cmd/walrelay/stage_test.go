@@ -58,6 +58,10 @@ type stage struct {
 	operator map[string]int // what the operator did
 }
 
+// confirmDelay is that of the relays of a stage: short, so that schedules are,
+// and longer than the second between two stamps.
+const confirmDelay = 2 * time.Second
+
 // everySecond is a Redis as most have it.
 var everySecond = []string{"--appendonly", "yes", "--appendfsync", "everysec"}
 
@@ -94,7 +98,7 @@ func (s *stage) hosts() string {
 // start starts one more relay.
 func (s *stage) start() *relayProcess {
 	s.t.Helper()
-	p := s.startRelay("--postgres", s.hosts(), "--redis", "redis://"+s.redisNet.addr()+"/0")
+	p := s.startRelay("--confirm-delay", confirmDelay.String(), "--postgres", s.hosts(), "--redis", "redis://"+s.redisNet.addr()+"/0")
 	s.running = append(s.running, p)
 	return p
 }
