@@ -34,6 +34,7 @@ var harmless = []disruption{
 	}},
 	{"relay stopped", func(s *stage) bool {
 		p := s.any()
+		p.says("msg=\"listening for HTTP\"") // before that a signal just ends it
 		p.stop()
 		s.end(p)
 		s.start()
