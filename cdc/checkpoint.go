@@ -94,6 +94,10 @@ type Checkpoint struct {
 	Token string `json:"token,omitempty"`
 	Since *Since `json:"since,omitempty"`
 
+	// Generation counts the backfills of the source, so that what was found out
+	// before one is not held against what came of it.
+	Generation uint64 `json:"generation,omitempty"`
+
 	// Foreign is where the entries begin that others may have appended while
 	// no relay streamed, nil when they no longer matter.
 	Foreign *Foreign `json:"foreign,omitempty"`

@@ -59,8 +59,10 @@ if (held[1] or '') ~= ARGV[1] then
   return { 0, all }
 end
 
+local given = {} -- what is held of these streams does not count any more
 local forget = {}
 for i = last_ids, requests - 1, 2 do
+  given[ARGV[i]] = true
   if ARGV[i + 1] == '' then
     forget[ARGV[i]] = true
   end
@@ -92,7 +94,7 @@ for i = 2, #KEYS do
       end
     end
     local ours, before = held[2 * i - 1], tonumber(held[2 * i] or '0')
-    if ours and not forget[KEYS[i]] and
+    if ours and not given[KEYS[i]] and
       (below(last, ours) or (had[KEYS[i]] and had[KEYS[i]] < before)) then
       return { 2, KEYS[i] }
     end

@@ -125,8 +125,15 @@ func (r *Relay) backfillSince(ctx context.Context, session Session, state state)
 	case cp != nil && (cp.Since != nil || cp.Phase == cdc.PhaseStreaming):
 		since := cdc.SinceOf(cp)
 		if state.Kind == cdc.StreamMissing || state.Kind == cdc.StreamBehind {
-			// Redis lost more than it has forgotten: also what the slot still has.
-			since.Time = since.Time.Add(-r.cfg.ConfirmDelay)
+			// Redis lost more than it has forgotten: also what the slot still has,
+			// which goes with it.
+			first, err := r.unknownSince(ctx, session, state.slot)
+			if err != nil {
+				return first, err
+			}
+			if first.Time.Before(since.Time) {
+				since.Time = first.Time
+			}
 		}
 		r.since = &since
 	case r.since != nil:
@@ -177,6 +184,10 @@ func (b *backfilling) begin(ctx context.Context, state state) error {
 	next.Token = rand.Text()
 	next.Blocked = b.writer.current.Blocked // until it is met again, or not
 	next.Doubt = doubt(state, b.since)
+	if state.checkpoint != nil {
+		next.Generation = state.checkpoint.Generation
+	}
+	next.Generation++
 	if err := b.write(ctx, next, nil); err != nil {
 		return err
 	}
@@ -554,7 +565,8 @@ func (b *backfilling) finish(ctx context.Context, snapshot cdc.Snapshot) error {
 	// point.
 	next := b.checkpoint(cdc.PhaseStreaming, streams)
 	next.Covered, next.CoveredTime = snapshot.Consistent, now
-	next.Token, next.Doubt = b.writer.current.Token, b.writer.current.Doubt
+	begun := b.writer.current
+	next.Token, next.Doubt, next.Generation = begun.Token, begun.Doubt, begun.Generation
 	if err := b.write(ctx, next, nil); err != nil {
 		return err
 	}

@@ -43,15 +43,27 @@ func otherHistory(err error) error { return &GapError{Kind: cdc.OtherHistory, Er
 // healer decides whether a gap is healed now. It belongs to the goroutine of
 // Run.
 type healer struct {
-	// found is a gap that slot and checkpoint do not show. It is kept until a
-	// backfill has begun.
-	found *GapError
+	// found is a gap that slot and checkpoint do not show, of the generation that
+	// was streamed. It is kept until a backfill has begun, also while another
+	// relay streams: that one may not get to heal it either, before it hands the
+	// slot on.
+	found      *GapError
+	generation uint64
 
 	counts map[cdc.Kind]int // of heals, since it last streamed for long enough
 
 	token string // of the last backfill that this relay began
 	lost  int    // of backfills in a row that PostgreSQL did not wait for
 	why   error  // the last one's end
+}
+
+// stillOpen returns the gap that was found, nil when there is none, or when
+// another relay has backfilled since.
+func (h *healer) stillOpen(cp *cdc.Checkpoint) *GapError {
+	if h.found != nil && cp != nil && cp.Generation != h.generation {
+		h.found = nil
+	}
+	return h.found
 }
 
 // mayHeal refuses what waits for an operator.

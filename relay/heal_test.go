@@ -123,3 +123,17 @@ func TestDoubtStaysUntilDecided(t *testing.T) {
 		}
 	}
 }
+
+// A gap that was found outlives another relay's turn, and not a backfill.
+func TestGapThatWasFoundStaysOpen(t *testing.T) {
+	gap := &GapError{Kind: cdc.RowsMissed, Err: errors.New("rows were missed")}
+	h := healer{found: gap, generation: 3}
+	for range 2 {
+		if h.stillOpen(&cdc.Checkpoint{Generation: 3}) != gap || h.stillOpen(nil) != gap {
+			t.Error("it is forgotten")
+		}
+	}
+	if h.stillOpen(&cdc.Checkpoint{Generation: 4}) != nil {
+		t.Error("it is healed again")
+	}
+}

@@ -285,15 +285,13 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 	}
 }
 
-// overtaken forgets what this relay was about to repair: another one streams,
-// and finds for itself what there is to be found.
-func (r *Relay) overtaken() {
-	r.since, r.healer.found = nil, nil
-}
+// overtaken forgets what a backfill of this relay went by: another one streams.
+func (r *Relay) overtaken() { r.since = nil }
 
 // resumeStream streams from where slot and checkpoint agree.
 func (r *Relay) resumeStream(ctx context.Context, session Session, state state) error {
 	r.since = nil
+	r.healer.generation = state.checkpoint.Generation
 	if state.checkpoint.MayHaveLostOn(session.Server()) {
 		if err := r.reportLost(ctx, state); err != nil {
 			return err
@@ -359,7 +357,7 @@ func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
 			return s, errAgain
 		}
 	}
-	if gap := r.healer.found; gap != nil && s.Verdict == cdc.Stream {
+	if gap := r.healer.stillOpen(s.checkpoint); gap != nil && s.Verdict == cdc.Stream {
 		s.Judgement = cdc.Judgement{Verdict: cdc.Gap, Kind: gap.Kind, Reason: gap.Error()}
 	}
 	r.log.Debug("judged", "verdict", s.Verdict.String(), "reason", s.Reason)
