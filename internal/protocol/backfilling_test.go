@@ -45,6 +45,10 @@ func (w *world) backfill(i int) {
 	w.newWriter(i, r.cp)
 	next := w.backfillCheckpoint(i, cdc.PhaseBackfill)
 	next.Doubt = doubt(j, r.cp, streams, r.b.since)
+	if r.cp != nil {
+		next.Generation = r.cp.Generation
+	}
+	next.Generation++
 	r.pc = pcBegin
 	w.send(i, next, nil)
 }
@@ -81,21 +85,32 @@ func (w *world) sinceOf(i int) cdc.Since {
 	switch cp := r.cp; {
 	case cp != nil && (cp.Since != nil || cp.Phase == cdc.PhaseStreaming) && w.bug != bugSinceNow:
 		since := cdc.SinceOf(cp)
-		r.since = &since
-	case r.since != nil && w.bug != bugSinceNow && w.bug != bugSinceForgotten:
-	default: // relay.unknownSince
-		since := cdc.Since{Time: clock(w.now), First: r.slot == nil}
-		if r.slot != nil && r.slot.WALStatus != "lost" {
-			for k := range w.pg.wal {
-				if rec := &w.pg.wal[k]; !rec.mark && !rec.noise && !rec.hidden && lsnOf(k) >= r.slot.ConfirmedFlush {
-					since.Time = clock(rec.at)
-					break
-				}
+		if kind := r.judgement.Kind; kind == cdc.StreamMissing || kind == cdc.StreamBehind {
+			if first := w.unknownSince(r); first.Time.Before(since.Time) {
+				since.Time = first.Time
 			}
 		}
 		r.since = &since
+	case r.since != nil && w.bug != bugSinceNow && w.bug != bugSinceForgotten:
+	default:
+		since := w.unknownSince(r)
+		r.since = &since
 	}
 	return *r.since
+}
+
+// unknownSince is relay.unknownSince.
+func (w *world) unknownSince(r *relay) cdc.Since {
+	since := cdc.Since{Time: clock(w.now), First: r.slot == nil}
+	if r.slot != nil && r.slot.WALStatus != "lost" {
+		for k := range w.pg.wal {
+			if rec := &w.pg.wal[k]; !rec.mark && !rec.noise && !rec.hidden && lsnOf(k) >= r.slot.ConfirmedFlush {
+				since.Time = clock(rec.at)
+				break
+			}
+		}
+	}
+	return since
 }
 
 // backfillWrote goes on after a write.
@@ -255,7 +270,7 @@ func (w *world) finish(i int) {
 	}
 	next := w.backfillCheckpoint(i, cdc.PhaseStreaming)
 	next.Covered, next.CoveredTime = r.b.consistent, clock(w.now)
-	next.Doubt = r.current.Doubt
+	next.Doubt, next.Generation = r.current.Doubt, r.current.Generation
 	if w.bug == bugKeepPosition && r.cp != nil {
 		next.Last, next.LastCommit = r.cp.Last, r.cp.LastCommit
 	}

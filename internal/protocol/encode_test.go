@@ -142,6 +142,7 @@ func (e *encoder) checkpoint(cp *cdc.Checkpoint) {
 		e.ints(int8(cdc.Micros(cp.Doubt.Before) / 1e6))
 	}
 	e.text(cp.LastIDs[jobs])
+	e.ints(int8(cp.Generation))
 }
 
 func (e *encoder) redis(r *redis) {
@@ -171,6 +172,9 @@ func (e *encoder) marks(marks []cdc.Mark) {
 func (e *encoder) relay(r *relay, bug bug) {
 	e.ints(int8(r.pc), r.rest, int8(len(r.heals)))
 	e.text(string(r.found))
+	if r.found != "" {
+		e.ints(int8(r.gen))
+	}
 	for _, kind := range r.heals {
 		e.text(string(kind))
 	}

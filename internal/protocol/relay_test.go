@@ -45,6 +45,7 @@ type relay struct {
 	// Memory of the process.
 	since *cdc.Since
 	found cdc.Kind
+	gen   uint64 // healer.generation
 	heals []cdc.Kind // since it last streamed for long enough
 
 	// Of the attempt.
@@ -146,6 +147,9 @@ func (w *world) judge(i int) (cdc.Judgement, map[string]cdc.StreamState, error) 
 	}
 	r.cp = cp
 	j, err := cdc.Judge(server, r.slot, cp, streams)
+	if cp != nil && cp.Generation != r.gen { // healer.stillOpen
+		r.found = ""
+	}
 	if err == nil && r.found != "" && j.Verdict == cdc.Stream {
 		j = cdc.Judgement{Verdict: cdc.Gap, Kind: r.found, Reason: "found while streaming"}
 	}
@@ -183,7 +187,7 @@ func (r *relay) healed(kind cdc.Kind) (n int) {
 }
 
 // overtaken is relay.overtaken.
-func (r *relay) overtaken() { r.since, r.found = nil, "" }
+func (r *relay) overtaken() { r.since = nil }
 
 // act is relay.judgeAndAct from the judgement on.
 func (w *world) act(i int) {
@@ -202,7 +206,7 @@ func (w *world) act(i int) {
 		r.overtaken()
 		w.end(i, 0)
 	case cdc.Stream: // relay.resumeStream
-		r.since = nil
+		r.since, r.gen = nil, r.cp.Generation
 		cp := r.cp.On(w.pg.server())
 		r.cp = &cp
 		r.pc = pcAttach

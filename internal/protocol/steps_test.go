@@ -96,7 +96,7 @@ func (w *world) relayActions(i int, out []action) []action {
 		if w.now >= r.rest && w.pg.slot.holder == 0 {
 			add(stepReadSlot)
 		}
-		if w.now >= r.rest && w.pg.slot.holder != 0 && (r.found != "" || r.since != nil) {
+		if w.now >= r.rest && w.pg.slot.holder != 0 && r.since != nil {
 			add(stepStandBy)
 		}
 	case pcRead:
@@ -218,7 +218,7 @@ func (w *world) take(a action) {
 		w.relay[i].start(w)
 		w.say("relay %d starts", i)
 	case stepStandBy:
-		w.say("relay %d stands by, and forgets what it was about to repair", i)
+		w.say("relay %d stands by, and forgets what its backfill went by", i)
 		w.relay[i].overtaken()
 	case stepReadSlot:
 		w.readSlot(i)
