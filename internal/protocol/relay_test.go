@@ -45,7 +45,7 @@ type relay struct {
 	// Memory of the process.
 	since *cdc.Since
 	found cdc.Kind
-	gen   uint64 // healer.generation
+	gen   uint64     // healer.generation
 	heals []cdc.Kind // since it last streamed for long enough
 
 	// Of the attempt.
