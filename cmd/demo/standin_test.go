@@ -65,7 +65,7 @@ func standin(args []string, fault string) error {
 		if err := shop.CreateOracle(ctx, conn, slot); err != nil {
 			return err
 		}
-		rows, err := conn.Query(ctx, `UPDATE outbox SET published_at = now() RETURNING id::text, kind, payload::text, now()`)
+		rows, err := conn.Query(ctx, `UPDATE outbox SET published_at = now() RETURNING id::text, kind, payload::text, now(), ''`)
 		if err != nil {
 			return err
 		}
