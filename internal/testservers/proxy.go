@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 )
 
 // Proxy passes TCP connections on to a server, and breaks them on demand. Its
@@ -152,7 +154,17 @@ func (p *Proxy) listen() error {
 	if p.refuse != nil || p.closed {
 		return nil
 	}
-	l, err := net.Listen("tcp", p.Addr())
+	// A process that is being started has, for a moment, whatever was open here:
+	// also the socket that found the port to be free, or that was closed by Cut.
+	var l net.Listener
+	var err error
+	for tries := 0; ; tries++ {
+		l, err = net.Listen("tcp", p.Addr())
+		if !errors.Is(err, syscall.EADDRINUSE) || tries == 100 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 	if err != nil {
 		return err
 	}
