@@ -78,7 +78,7 @@ func (p *Progress) Stamp(covered LSN, sent, replied time.Time, unmarked LSN) {
 	}
 	ready := 0
 	for _, s := range p.stamps {
-		if sent.Sub(s.at) < p.delay || (unmarked != 0 && s.covered > unmarked) {
+		if (p.delay > 0 && sent.Sub(s.at) < p.delay) || (unmarked != 0 && s.covered > unmarked) {
 			break
 		}
 		p.confirmed = s.covered

@@ -75,6 +75,7 @@ for i = 2, #KEYS do
     return fail(kind, 'TYPE')
   end
   if kind.ok == 'none' then
+    had[KEYS[i]] = 0
     if i <= 1 + streams and held[2 * i - 1] and not forget[KEYS[i]] then
       return { 2, KEYS[i] }
     end

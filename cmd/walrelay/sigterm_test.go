@@ -125,6 +125,10 @@ func TestStopWaitsForRedis(t *testing.T) {
 	p.says("msg=stopping")
 	w.toRedis.Restore()
 	p.ends()
+	if n := w.length(); n == 0 {
+		t.Error("nothing that was in flight is on the stream")
+	}
+	w.startRelay().streams() // for what it had not received yet
 	w.verify(0)
 	w.allMarked()
 }
