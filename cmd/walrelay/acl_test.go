@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -184,9 +185,10 @@ func (w *world) appended() string {
 	return lastRow.FindString(document)
 }
 
-var appendRetries = regexp.MustCompile(`walrelay_retries_total\{reason="append"\} (\d+)`)
+var writeRetries = regexp.MustCompile(`walrelay_retries_total\{reason="(?:append|stamp)"\} (\d+)`)
 
-// triesAgain waits until the relay has tried an append again.
+// triesAgain waits until the relay has tried a write again: an append, or the
+// stamp that came before it.
 func (p *relayProcess) triesAgain() {
 	p.t.Helper()
 	first := ""
@@ -203,15 +205,15 @@ func (p *relayProcess) triesAgain() {
 		if err != nil {
 			return err
 		}
-		m := appendRetries.FindSubmatch(body)
-		if m == nil {
+		now := string(bytes.Join(writeRetries.FindAll(body, -1), []byte(", ")))
+		if now == "" {
 			return errors.New("there is no such metric")
 		}
 		if first == "" {
-			first = string(m[1])
+			first = now
 		}
-		if first == string(m[1]) {
-			return fmt.Errorf("%s times, as before", first)
+		if first == now {
+			return fmt.Errorf("%s, as before", now)
 		}
 		return nil
 	})

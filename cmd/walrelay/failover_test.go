@@ -72,7 +72,7 @@ func (c *cluster) remember() []shop.Row {
 	c.t.Helper()
 	c.standby.Start()
 	defer c.standby.Kill()
-	former := &world{t: c.t, pg: c.standby, dsn: c.standby.DSN("postgres")}
+	former := &world{t: c.t, reader: newReader(c.t), pg: c.standby, dsn: c.standby.DSN("postgres")}
 	rows := former.committed()
 	c.past = append(c.past, rows...)
 	return rows
@@ -432,7 +432,7 @@ func TestTwoFailoversWhileTheRelayIsDown(t *testing.T) {
 // onTimeline is the timeline of a server that takes writes.
 func onTimeline(t *testing.T, server *testservers.Postgres) string {
 	t.Helper()
-	w := &world{t: t, pg: server, dsn: server.DSN("postgres")}
+	w := &world{t: t, reader: newReader(t), pg: server, dsn: server.DSN("postgres")}
 	return w.query(`SELECT substring(pg_walfile_name(pg_current_wal_lsn()), 1, 8)::int`)
 }
 
@@ -455,7 +455,7 @@ func TestOldPrimaryComesBack(t *testing.T) {
 	c.allMarked()
 
 	c.standby.Start()
-	old := &world{t: t, pg: c.standby, dsn: c.standby.DSN("postgres")}
+	old := &world{t: t, reader: newReader(t), pg: c.standby, dsn: c.standby.DSN("postgres")}
 	if was, is := onTimeline(t, c.standby), onTimeline(t, c.pg); was != "1" || is != "2" {
 		t.Fatalf("the servers are on the timelines %s and %s", was, is)
 	}

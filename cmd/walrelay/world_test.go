@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/stagedoor/walrelay/cdc"
@@ -44,6 +45,7 @@ type world struct {
 	toRedis *testservers.Proxy
 	relays  []*relayProcess
 	pace    time.Duration // of applications, see writers
+	reader  *reader       // of query
 }
 
 type worldOptions struct {
@@ -60,6 +62,8 @@ func newWorld(t *testing.T, opts worldOptions) *world {
 		t:     t,
 		pg:    testservers.StartPostgres(t, testservers.PostgresOptions{Settings: opts.settings}),
 		redis: testservers.StartRedis(t, testservers.RedisOptions{Args: opts.redisArgs, Durable: !opts.volatile}),
+
+		reader: newReader(t),
 	}
 	w.toPG = testservers.StartProxy(t, w.pg.Addr())
 	w.toRedis = testservers.StartProxy(t, w.redis.Addr())
@@ -100,16 +104,70 @@ func (w *world) exec(sql string, args ...any) {
 // query reads one value as text; NULL is empty.
 func (w *world) query(sql string) string {
 	w.t.Helper()
-	conn := w.connect()
-	defer conn.Close(context.Background())
-	var s *string
-	if err := conn.QueryRow(context.Background(), "SELECT ("+sql+")::text").Scan(&s); err != nil {
+	s, err := w.reader.read(w.dsn, sql)
+	if err != nil {
 		w.t.Fatalf("%s: %v", sql, err)
 	}
-	if s == nil {
-		return ""
+	return s
+}
+
+// reader keeps the session of the last query for the next: a new one for every
+// look at what is waited for is most of the work of a server.
+type reader struct {
+	mu   sync.Mutex
+	dsn  string
+	conn *pgx.Conn
+}
+
+func newReader(t *testing.T) *reader {
+	r := &reader{}
+	t.Cleanup(r.close)
+	return r
+}
+
+func (r *reader) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conn != nil {
+		_ = r.conn.Close(context.Background())
+		r.conn = nil
 	}
-	return *s
+}
+
+// read opens a session where there is none of this server, or where the one
+// that was kept does not work: the server may have been started anew.
+func (r *reader) read(dsn, sql string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ctx := context.Background()
+	if r.conn != nil && r.dsn != dsn {
+		_ = r.conn.Close(ctx)
+		r.conn = nil
+	}
+	for {
+		kept := r.conn != nil
+		if !kept {
+			conn, err := pgx.Connect(ctx, dsn)
+			if err != nil {
+				return "", err
+			}
+			r.conn, r.dsn = conn, dsn
+		}
+		var s *string
+		err := r.conn.QueryRow(ctx, "SELECT ("+sql+")::text", pgx.QueryExecModeSimpleProtocol).Scan(&s)
+		if err == nil && s != nil {
+			return *s, nil
+		}
+		var pgErr *pgconn.PgError
+		if err == nil || errors.As(err, &pgErr) && !r.conn.IsClosed() {
+			return "", err
+		}
+		_ = r.conn.Close(ctx)
+		r.conn = nil
+		if !kept {
+			return "", err
+		}
+	}
 }
 
 // insert commits rows of this kind, one a transaction.
@@ -142,7 +200,7 @@ func eventually(t *testing.T, what string, check func() error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: %v", what, err)
 		}
-		time.Sleep(50 * time.Millisecond) // each look is a new session, which costs a server more than the wait
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -365,17 +423,18 @@ func (w *world) committed() []shop.Row {
 func (w *world) verify(backfilled int) {
 	w.t.Helper()
 	want := w.committed()
-	var got []redis.XMessage
+	client := w.rdb()
 	w.eventually(fmt.Sprintf("%d entries", len(want)), func() error {
-		var err error
-		if got, err = w.entries(); err != nil {
-			return err
+		n, err := client.XLen(context.Background(), "jobs").Result()
+		if err == nil && n < int64(len(want)) {
+			err = fmt.Errorf("%d entries", n)
 		}
-		if len(got) < len(want) {
-			return fmt.Errorf("%d entries", len(got))
-		}
-		return nil
+		return err
 	})
+	got, err := w.entries()
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	if err := compare(want, got, backfilled); err != nil {
 		w.t.Error(err)
 	}
