@@ -36,6 +36,7 @@ deps: ## install the servers that tests and demo need (root), or say which are m
 .PHONY: test
 test: deps ## vet and test with the race detector, on real servers
 	go vet ./...
+	$(if $(filter ./...,$(PACKAGES)),go test -count=1 ./internal/protocol) # farther than with the race detector
 	go test $(TESTFLAGS) -timeout 40m $(PACKAGES)
 
 .PHONY: test-long

@@ -165,7 +165,8 @@ func TestAuditOfARunningRelayFindsNothing(t *testing.T) {
 	p := w.startRelay()
 	p.streams()
 	// Rows that change, or go, after they were inserted are another matter.
-	ws := w.startWriters(4, 7, "update in it", "delete in it", "delete published")
+	w.pace = 200 * time.Millisecond // else each audit takes longer than the one before
+	ws := w.startWriters(4, 7, "spilled", "update in it", "delete in it", "delete published")
 	defer ws.end()
 	rounds, rows := 0, int64(0)
 	for rounds < 4 || rows < 1000 {

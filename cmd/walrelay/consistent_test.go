@@ -15,7 +15,7 @@ import (
 // under load.
 func TestFirstCommitIsAtTheConsistentPoint(t *testing.T) {
 	t.Parallel()
-	const tries, atLeast = 60, 3
+	const tries, atLeast = 60, 2
 	w := newWorld(t, worldOptions{})
 	met := 0
 	for try := 1; met == 0 || try <= atLeast; try++ {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
 )
@@ -92,6 +93,9 @@ func TestTableTellsOfRowsThatWereMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, worldOptions{})
+			// An idle server takes half a minute to write the WAL that a look makes.
+			w.exec(`CREATE TABLE busy (n int)`)
+			w.startLoad(w.dsn, 1, 200*time.Millisecond, `INSERT INTO busy VALUES (1)`)
 			p := w.startRelay()
 			p.streams()
 			w.insert("before", 3)
