@@ -46,6 +46,7 @@ var forbidden = regexp.MustCompile(`(?i)(?:while running |run the ')([a-z]+)`)
 // A relay that may do nothing in Redis says what it lacks, command by command,
 // and appends nothing until it has all. So what it asks for is what it needs.
 func TestLeastRedisPrivileges(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		entries int // of somebody else's
 		want    []string

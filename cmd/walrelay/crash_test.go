@@ -12,6 +12,7 @@ import (
 
 // The relay dies at each named step, some time that it comes there. The next one continues: nothing is lost, nothing twice, in order.
 func TestRelayKilledAtEachStep(t *testing.T) {
+	t.Parallel()
 	for _, step := range []relay.Step{
 		relay.StepAppend, relay.StepAppended, relay.StepMark, relay.StepMarked, relay.StepStamp, relay.StepStamped, relay.StepConfirm,
 	} {
@@ -57,6 +58,7 @@ func TestRelayKilledAtEachStep(t *testing.T) {
 // rows being written. The next one does it again, and finds on the stream what
 // was appended.
 func TestRelayKilledInBackfill(t *testing.T) {
+	t.Parallel()
 	for _, step := range []relay.Step{
 		relay.StepBackfillLocked, relay.StepBackfillBegun, relay.StepBackfillSlot, relay.StepBackfillAppended,
 		relay.StepBackfillMarked, relay.StepBackfillFinished, relay.StepBackfillKept,

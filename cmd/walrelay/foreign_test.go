@@ -71,6 +71,7 @@ func (w *world) pooler(settings ...string) string {
 // or answers in PostgreSQL's place. The report says that replication needs a
 // direct connection, and nothing is begun.
 func TestPoolerIsNoPostgres(t *testing.T) {
+	t.Parallel()
 	for name, settings := range map[string][]string{
 		"refuses replication": nil,
 		"ignores replication": {"ignore_startup_parameters = replication,extra_float_digits"},
@@ -101,6 +102,7 @@ func TestPoolerIsNoPostgres(t *testing.T) {
 // touched, neither by a relay nor by teardown, and the relay begins when it is
 // gone.
 func TestSlotOfSomebodyElse(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		reason string
 		make   func(w *world) (drop func())

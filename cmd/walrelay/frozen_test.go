@@ -80,6 +80,7 @@ func (w *world) freezeReplication() (thaw func()) {
 // open and nothing moves. The health document turns red and says which side it
 // is; afterwards the relay continues where it was.
 func TestServerFreezes(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name           string
 		freeze, thaw   func(*world)

@@ -17,6 +17,7 @@ import (
 // What the slot does not deliver any more is a gap: it is healed, and rows that
 // were written after it come too, each once.
 func TestSlotDoesNotDeliverAllRows(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name   string
 		reason string
@@ -71,6 +72,7 @@ func TestSlotDoesNotDeliverAllRows(t *testing.T) {
 // with rows never was in the log. The table tells, in seconds: they are put back
 // before health is critical.
 func TestTableTellsOfRowsThatWereMissed(t *testing.T) {
+	t.Parallel()
 	for name, miss := range map[string]func(*world){
 		"the table was taken out of the publication": func(w *world) {
 			w.exec(`ALTER PUBLICATION walrelay DROP TABLE outbox`)

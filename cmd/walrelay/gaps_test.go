@@ -192,6 +192,7 @@ func (g gap) opened(t *testing.T, flags ...string) (*world, *relayProcess) {
 // is on the stream once, and the log says what was wrong. Entries that Redis has
 // are not sent again.
 func TestGapIsHealed(t *testing.T) {
+	t.Parallel()
 	for name, gap := range gaps() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -244,6 +245,7 @@ func TestGapIsHealed(t *testing.T) {
 // the command; nothing is appended, marked or confirmed until that is given. One
 // gap that PostgreSQL shows, one that Redis does, and one that only the log does.
 func TestGapWaitsForAnOperator(t *testing.T) {
+	t.Parallel()
 	for name, gap := range gaps() {
 		if !slices.Contains([]cdc.Kind{cdc.NoSlot, cdc.StreamMissing, cdc.OtherHistory}, gap.kind) {
 			continue

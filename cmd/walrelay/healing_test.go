@@ -12,6 +12,7 @@ import (
 // does it again, with the same since: what was marked before the gap is not sent
 // again, what Redis lacks is, each row once.
 func TestRelayKilledWhileHealing(t *testing.T) {
+	t.Parallel()
 	for _, step := range []relay.Step{
 		relay.StepBackfillLocked, relay.StepBackfillBegun, relay.StepBackfillSlot, relay.StepBackfillAppended,
 		relay.StepBackfillMarked, relay.StepBackfillFinished, relay.StepBackfillKept,
@@ -54,6 +55,7 @@ func TestRelayKilledWhileHealing(t *testing.T) {
 // Redis forgets all of it in the middle of a first backfill, and right after the
 // slot was made: nothing is lost, nothing twice.
 func TestRedisForgetsWhileHealing(t *testing.T) {
+	t.Parallel()
 	for _, step := range []relay.Step{relay.StepBackfillSlot, relay.StepBackfillAppended, relay.StepBackfillKept} {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()

@@ -254,6 +254,7 @@ func TestOldTransactionsThatHoldWALAreNamed(t *testing.T) {
 // A first start waits for the transactions that are open, in any database. It
 // says which, with the command, and goes on when the transaction is gone.
 func TestOldTransactionsThatHoldUpTheSlotAreNamed(t *testing.T) {
+	t.Parallel()
 	t.Run("in another database", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, worldOptions{})

@@ -70,6 +70,7 @@ func TestFirstStartWithoutRedis(t *testing.T) {
 // Redis takes longer for one batch than PostgreSQL waits for a sign of life
 // (wal_sender_timeout), and the connection stays up.
 func TestBatchTakesLongerThanSenderTimeout(t *testing.T) {
+	t.Parallel()
 	for _, timeout := range []int{1, 5} {
 		t.Run(fmt.Sprint(timeout, "s"), func(t *testing.T) {
 			t.Parallel()
@@ -110,6 +111,7 @@ func TestBatchTakesLongerThanSenderTimeout(t *testing.T) {
 // A fast shutdown of PostgreSQL waits until everybody who streams has confirmed
 // or left. The relay confirms late, or not at all, and leaves at once.
 func TestPostgresStopsAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name         string
 		happen, undo func(*world)

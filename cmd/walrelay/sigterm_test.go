@@ -85,6 +85,7 @@ func TestStopInTheMiddleOfATransaction(t *testing.T) {
 // SIGTERM while Redis does not answer: the relay waits for it as long as it may
 // and leaves the rest to the next start.
 func TestStopWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
 	for name, away := range map[string]struct{ begin, end func(*world) }{
 		"down":   {func(w *world) { w.toRedis.Cut() }, func(w *world) { w.toRedis.Restore() }},
 		"frozen": {func(w *world) { w.redis.Freeze() }, func(w *world) { w.redis.Thaw() }},

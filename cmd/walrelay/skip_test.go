@@ -276,6 +276,7 @@ func TestRowWithoutIDIsSkipped(t *testing.T) {
 // The relay dies before the step that appends to the dead stream, and after it.
 // There is one entry, and no row is lost or doubled.
 func TestRelayKilledWhileItSkips(t *testing.T) {
+	t.Parallel()
 	for _, step := range []relay.Step{relay.StepAppend, relay.StepAppended, relay.StepMark, relay.StepMarked, relay.StepStamp, relay.StepStamped, relay.StepConfirm} {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()
@@ -305,6 +306,7 @@ func TestRelayKilledWhileItSkips(t *testing.T) {
 // A backfill stops at such a row as well, also after the relay died with the
 // row on the dead stream, and does not ask again.
 func TestRowIsSkippedInABackfill(t *testing.T) {
+	t.Parallel()
 	for _, step := range []relay.Step{"", relay.StepBackfillAppended, relay.StepBackfillMarked, relay.StepBackfillFinished} {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()

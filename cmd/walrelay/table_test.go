@@ -70,6 +70,7 @@ func TestTableIsAlteredUnderAWriter(t *testing.T) {
 // everything before it on the stream and marked, and goes on when it is repaired
 // as the report says.
 func TestColumnOfAnEntryGoesAway(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		away, insert string
 		repair       func(w *world, p *relayProcess) (*relayProcess, bool)

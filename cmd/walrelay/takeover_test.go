@@ -165,6 +165,7 @@ func (w *world) whoWaits(a, b *relayProcess) (waits *relayProcess) {
 // that backfills dies in the middle of it, the other one takes over and dies at
 // the same place, a third one brings it to its end. Nothing is lost or doubled.
 func TestBackfillIsTakenOver(t *testing.T) {
+	t.Parallel()
 	for _, step := range []relay.Step{
 		relay.StepBackfillBegun, relay.StepBackfillAppended, relay.StepBackfillMarked, relay.StepBackfillFinished,
 	} {

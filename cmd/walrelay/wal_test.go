@@ -15,6 +15,7 @@ import (
 // the cluster, are written to: the slot follows, a few segments are kept, and
 // nothing is written anywhere to get there.
 func TestIdleOutboxHoldsNoWAL(t *testing.T) {
+	t.Parallel()
 	for name, open := range map[string]func(*world) string{
 		"beside a busy table":    func(w *world) string { return w.dsn },
 		"beside a busy database": func(w *world) string { return w.pg.NewDatabase(w.t) },
