@@ -68,7 +68,12 @@ func (t *Table) Mark(ctx context.Context, rows []cdc.Mark) ([]cdc.MarkState, err
 			return states, nil
 		}
 		if err != nil {
-			err = t.refused(ctx, mode, err)
+			err = t.refused(mode, err, func() string {
+				if t.marker == nil {
+					return ""
+				}
+				return t.missingGrant(ctx, t.marker.conn, mode)
+			})
 			// A new connection learns anew what the table looks like.
 			t.closeMarker()
 			return nil, err

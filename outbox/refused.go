@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/fault"
 	"github.com/stagedoor/walrelay/internal/pg"
 )
 
 // refused tells the failures of a mark that last until an operator acts from
-// those that pass. The caller holds markerMu.
-func (t *Table) refused(ctx context.Context, mode MarkMode, err error) error {
+// those that pass. grants is asked for the SQL that gives the role what it lacks.
+func (t *Table) refused(mode MarkMode, err error, grants func() string) error {
 	if fault.As(err) != nil {
 		return err
 	}
@@ -26,7 +28,7 @@ func (t *Table) refused(ctx context.Context, mode MarkMode, err error) error {
 	}
 	switch code := pg.Code(err); {
 	case code == "42501": // insufficient_privilege
-		e.Fix = t.missingGrant(ctx, mode)
+		e.Fix = grants()
 	case code == "42703": // undefined_column
 		e.Fix = fmt.Sprintf("bring column %s back, or name another one with --column-published-at", column)
 	case code == "55000": // object_not_in_prerequisite_state
@@ -41,12 +43,12 @@ func (t *Table) refused(ctx context.Context, mode MarkMode, err error) error {
 }
 
 // missingGrant is the SQL that gives the role what it lacks, which need not be
-// the privilege to update.
-func (t *Table) missingGrant(ctx context.Context, mode MarkMode) string {
-	if t.marker == nil || t.marker.conn.IsClosed() {
+// the privilege to update. conn may be nil, or of no use any more.
+func (t *Table) missingGrant(ctx context.Context, conn *pgx.Conn, mode MarkMode) string {
+	if conn == nil || conn.IsClosed() {
 		return ""
 	}
-	l, err := t.read(ctx, t.marker.conn)
+	l, err := t.read(ctx, conn)
 	if err != nil {
 		return ""
 	}

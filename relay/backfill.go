@@ -340,7 +340,7 @@ func (b *backfilling) row(ctx context.Context, c cdc.Candidate, on, deleted bool
 		b.trimmed++
 		return b.progress(ctx)
 	}
-	ev, err := b.admit(ev, b.fits(ev), b.skips)
+	ev, err := b.admit(ev, fits(ev, b.cfg.ValueBytes), b.skips)
 	if err != nil {
 		return b.stopAt(ctx, err)
 	}

@@ -70,13 +70,13 @@ const (
 
 // Relay carries the rows of one outbox.
 type Relay struct {
-	cfg        Config
-	log        *slog.Logger
-	instance   string
-	counter    atomic.Uint64
-	status     status
-	complaints complaints
-	beat       func()
+	*complaints
+	cfg      Config
+	log      *slog.Logger
+	instance string
+	counter  atomic.Uint64
+	status   status
+	beat     func()
 
 	// stop ends with the wish to stop; kill a shutdown time-out later.
 	stop, kill context.Context
@@ -115,8 +115,7 @@ func New(cfg Config) *Relay {
 	}
 	var id [8]byte
 	rand.Read(id[:]) // never fails
-	r := &Relay{cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(id[:]), lost: map[string]bool{}}
-	r.complaints.open = map[string]*complaint{}
+	r := &Relay{complaints: newComplaints(cfg.Log), cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(id[:]), lost: map[string]bool{}}
 	r.status.role(RoleStarting)
 	return r
 }

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -40,8 +41,14 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // complaints logs a failure when it is new, and then now and then with a count,
 // so that a long outage does not fill the log.
 type complaints struct {
+	complainTo *slog.Logger
+
 	mu   sync.Mutex
 	open map[string]*complaint // by what failed
+}
+
+func newComplaints(log *slog.Logger) *complaints {
+	return &complaints{complainTo: log, open: map[string]*complaint{}}
 }
 
 type complaint struct {
@@ -52,36 +59,36 @@ type complaint struct {
 }
 
 // complain logs a failure of a named part.
-func (r *Relay) complain(part string, err error) {
-	r.warn(part, part+" fails", "error", err.Error())
+func (c *complaints) complain(part string, err error) {
+	c.warn(part, part+" fails", "error", err.Error())
 }
 
 // warn logs what is not well with a named part, as a message with one more key.
-func (r *Relay) warn(part, message, key, text string) {
-	r.complaints.mu.Lock()
-	defer r.complaints.mu.Unlock()
+func (c *complaints) warn(part, message, key, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	now := time.Now()
-	c := r.complaints.open[part]
-	if c == nil {
-		c = &complaint{since: now}
-		r.complaints.open[part] = c
+	one := c.open[part]
+	if one == nil {
+		one = &complaint{since: now}
+		c.open[part] = one
 	}
-	if c.text == text && now.Sub(c.logged) < repeatWarning {
-		c.repeated++
+	if one.text == text && now.Sub(one.logged) < repeatWarning {
+		one.repeated++
 		return
 	}
-	r.log.Warn(message, key, text, "since", c.since.Truncate(time.Second), "repeated", c.repeated)
-	c.text, c.logged, c.repeated = text, now, 0
+	c.complainTo.Warn(message, key, text, "since", one.since.Truncate(time.Second), "repeated", one.repeated)
+	one.text, one.logged, one.repeated = text, now, 0
 }
 
 // recovered logs that a part that failed works again.
-func (r *Relay) recovered(part string) {
-	r.complaints.mu.Lock()
-	defer r.complaints.mu.Unlock()
-	c := r.complaints.open[part]
-	if c == nil {
+func (c *complaints) recovered(part string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one := c.open[part]
+	if one == nil {
 		return
 	}
-	delete(r.complaints.open, part)
-	r.log.Info(part+" recovered", "after", time.Since(c.since).Round(time.Millisecond))
+	delete(c.open, part)
+	c.complainTo.Info(part+" recovered", "after", time.Since(one.since).Round(time.Millisecond))
 }

@@ -34,13 +34,13 @@ func (e *refusedError) Error() string { return "Redis does not take it: " + e.re
 // fits says why no entry can be made of a row, as far as that is known before
 // Redis is asked. Of a value beyond its limit it hangs up, which looks like a
 // broken network.
-func (r *Relay) fits(ev cdc.Event) error {
+func fits(ev cdc.Event, valueBytes int) error {
 	if ev.Unfit != nil {
 		return ev.Unfit
 	}
 	for _, f := range ev.Fields {
-		if r.cfg.ValueBytes > 0 && len(f.Value) > r.cfg.ValueBytes {
-			return tooLarge(fmt.Sprintf("it has %d bytes in the field %q, and Redis takes at most %d", len(f.Value), f.Name, r.cfg.ValueBytes))
+		if valueBytes > 0 && len(f.Value) > valueBytes {
+			return tooLarge(fmt.Sprintf("it has %d bytes in the field %q, and Redis takes at most %d", len(f.Value), f.Name, valueBytes))
 		}
 	}
 	return nil

@@ -19,6 +19,7 @@ const (
 	RoleBackfill  Role = "backfill"
 	RoleStreaming Role = "streaming"
 	RoleStandby   Role = "standby"
+	RolePolling   Role = "polling" // of a Poller
 )
 
 // Status is what a relay knows of itself.
@@ -140,6 +141,14 @@ func (s *status) streamingFrom(st *streaming) {
 func (s *status) streams() {
 	s.ups.Add(1)
 	s.set(func(now *Status) { now.AwaySince, now.Problem, now.Stopped = time.Time{}, "", false })
+}
+
+// polls notes that the table can be looked at.
+func (s *status) polls() {
+	s.set(func(now *Status) {
+		now.Role = RolePolling
+		now.AwaySince, now.Problem, now.Stopped = time.Time{}, "", false
+	})
 }
 
 func (s *status) streamingEnded() {

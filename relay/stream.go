@@ -325,7 +325,7 @@ func (d *decoding) row(in *cdc.Insert) error {
 		d.queue.push(item{kind: itemSkip, ev: ev})
 		return nil
 	}
-	if ev, err = d.admit(ev, d.fits(ev), d.skips); err != nil {
+	if ev, err = d.admit(ev, fits(ev, d.cfg.ValueBytes), d.skips); err != nil {
 		return err
 	}
 	d.queue.push(item{kind: itemRow, ev: ev, since: d.since})

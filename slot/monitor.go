@@ -44,6 +44,7 @@ type Monitor struct {
 	cfg Config
 	log *slog.Logger
 
+	leftover  bool          // the slot is not ours to read
 	timeout   time.Duration // of one statement, for the client
 	farBehind int64
 	holderAge time.Duration
@@ -52,6 +53,15 @@ type Monitor struct {
 // NewMonitor makes a monitor. It connects to nothing.
 func NewMonitor(cfg Config, log *slog.Logger) *Monitor {
 	return &Monitor{cfg: cfg, log: log, timeout: askTimeout, farBehind: farBehind, holderAge: holderAge}
+}
+
+// NewLeftoverMonitor makes a monitor that looks for a slot which nobody may read
+// any more. It does not mind that there is none, nor anything that would keep a
+// relay from streaming.
+func NewLeftoverMonitor(cfg Config, log *slog.Logger) *Monitor {
+	m := NewMonitor(cfg, log)
+	m.leftover = true
+	return m
 }
 
 // Run watches until ctx is done, and returns nil then. It connects again for
@@ -131,7 +141,7 @@ func (m *Monitor) watch(ctx context.Context, every time.Duration,
 			return parted(cmp.Or(sample.Err, sample.Oldest, errLost))
 		}
 		report(sample)
-		if sample.Err == nil && sample.Slot == nil {
+		if sample.Err == nil && sample.Slot == nil && !m.leftover {
 			// It is being made, and is to be seen when it is there.
 			next = time.Now().Add(min(every, absentEvery))
 		}
@@ -156,7 +166,10 @@ func (m *Monitor) look(ctx context.Context, conn *pgx.Conn) (sample Sample) {
 		sample, err = readSample(ctx, conn, m.cfg.Slot)
 		return err
 	})
-	if err == nil {
+	if m.leftover {
+		sample.Problem = nil
+	}
+	if err == nil && !m.leftover {
 		err = m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) error {
 			state, err := readPublication(ctx, conn, m.cfg)
 			if err == nil && sample.Problem == nil {

@@ -20,6 +20,7 @@ type cli struct {
 	Config
 
 	Run      runCmd      `cmd:"" help:"Carry rows to the stream until told to stop."`
+	Poll     pollCmd     `cmd:"" help:"Carry rows by polling the table, where logical replication is not allowed."`
 	Audit    auditCmd    `cmd:"" help:"Compare the table with the stream: every row once, and nothing else."`
 	Heal     healCmd     `cmd:"" help:"Have the relay publish what the stream lacks."`
 	Setup    setupCmd    `cmd:"" help:"Create the publication, and the table if asked; or print the SQL for it."`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -22,17 +23,21 @@ const lookEvery = 5 * time.Second
 
 // observer brings together what the monitor sees and what the relay knows.
 type observer struct {
-	relay      *relay.Relay
+	status     func() relay.Status
+	relay      *relay.Relay // nil where a poller works instead
 	table      *outbox.Table
+	log        *slog.Logger
 	thresholds health.Thresholds
 
 	mu        sync.Mutex
 	slot      *health.Slot
 	timeline  uint32 // of the server that the monitor sees; 0 for a standby
 	pinnedBy  string
-	unseen    string    // why the table cannot be looked at
-	problem   error     // seen by the monitor
-	awaySince time.Time // since when the monitor sees nothing
+	leftover  *health.Slot // a relay's slot beside a poller
+	warnedAt  time.Time    // of it
+	unseen    string       // why the table cannot be looked at
+	problem   error        // seen by the monitor
+	awaySince time.Time    // since when the monitor sees nothing
 	awayError string
 	age       time.Duration // of the oldest unmarked row that is not on the stream
 	ageAt     time.Time     // when that was seen; zero when it is not known
@@ -43,7 +48,14 @@ func (o *observer) watch(ctx context.Context, m *slot.Monitor, beat func()) erro
 	return m.Run(ctx, lookEvery, o.look, func(s slot.Sample) {
 		beat()
 		o.take(s)
-	}, o.relay.HangUp)
+	}, o.hangUp)
+}
+
+// hangUp ends the current connection. A poller's holds up nobody.
+func (o *observer) hangUp(reason error) {
+	if o.relay != nil {
+		o.relay.HangUp(reason)
+	}
 }
 
 // look reads the age of the oldest unpublished row on the monitor's connection,
@@ -58,6 +70,9 @@ const witnessed = 100
 // witness looks at the oldest rows that are not marked, and again when what is
 // confirmed has passed them.
 func (o *observer) witness(ctx context.Context, conn *pgx.Conn) error {
+	if o.relay == nil {
+		return nil // it is the poller that goes by the marks
+	}
 	w := o.relay.Witness()
 	if w == nil {
 		return nil
@@ -77,7 +92,7 @@ func (o *observer) witness(ctx context.Context, conn *pgx.Conn) error {
 		}
 		w.LookedAgain(unmarked)
 	case look:
-		unmarked, end, err := o.table.OldestUnmarked(ctx, conn, witnessed, o.relay.Status().WaitingIDs)
+		unmarked, end, err := o.table.OldestUnmarked(ctx, conn, witnessed, o.status().WaitingIDs)
 		if err != nil {
 			return err
 		}
@@ -91,7 +106,7 @@ func (o *observer) lookAge(ctx context.Context, conn *pgx.Conn) error {
 	age, at, err := time.Duration(0), time.Time{}, error(nil)
 	if o.table.Marks() != outbox.MarkNone {
 		var found bool
-		age, found, err = o.table.OldestUnpublished(ctx, conn, o.relay.Status().WaitingIDs)
+		age, found, err = o.table.OldestUnpublished(ctx, conn, o.status().WaitingIDs)
 		if err == nil {
 			at = time.Now()
 		}
@@ -124,23 +139,14 @@ func (o *observer) take(s slot.Sample) {
 	if s.Oldest != nil {
 		o.unseen = s.Oldest.Error()
 	}
+	if o.relay == nil {
+		o.leave(healthSlot(s.Slot))
+		return
+	}
 	if !s.Recovery {
 		o.relay.Promoted(s.Timeline)
 	}
-	o.slot, o.pinnedBy = nil, ""
-	if lag := s.Slot; lag != nil {
-		o.slot = &health.Slot{
-			Name: lag.Name, Active: lag.Active, WALStatus: lag.WALStatus,
-			ConfirmedFlush: lag.ConfirmedFlush, Restart: lag.RestartLSN,
-			SafeWALSize: lag.SafeWALSize,
-		}
-		if lag.ConfirmedFlush != 0 {
-			o.slot.UnconfirmedBytes = &lag.UnconfirmedBytes
-		}
-		if lag.RestartLSN != 0 {
-			o.slot.RetainedBytes = &lag.RetainedBytes
-		}
-	}
+	o.slot, o.pinnedBy = healthSlot(s.Slot), ""
 	if s.Holder != nil {
 		o.pinnedBy = fmt.Sprintf("%s; to end that: %s", s.Holder, s.Holder.Command())
 	}
@@ -148,22 +154,53 @@ func (o *observer) take(s slot.Sample) {
 	if s.Slot == nil && errors.Is(s.Problem, slot.ErrPublication) {
 		o.problem = nil // a first start makes the publication, or says why it cannot
 	}
-	if o.problem != nil && o.relay.Status().Role == relay.RoleStreaming {
-		o.relay.HangUp(o.problem)
+	if o.problem != nil && o.status().Role == relay.RoleStreaming {
+		o.hangUp(o.problem)
 	}
+}
+
+// leftoverEvery is how often it is logged that a slot was left behind.
+const leftoverEvery = time.Hour
+
+// leave keeps the slot that was found beside a poller. The caller holds mu.
+func (o *observer) leave(s *health.Slot) {
+	o.leftover = s
+	if s != nil && time.Since(o.warnedAt) >= leftoverEvery {
+		o.warnedAt = time.Now()
+		o.log.Warn(s.AsLeftover(), "slot", s.Name)
+	}
+}
+
+// healthSlot is a slot as health knows it; nil for none.
+func healthSlot(lag *slot.SlotLag) *health.Slot {
+	if lag == nil {
+		return nil
+	}
+	s := &health.Slot{
+		Name: lag.Name, Active: lag.Active, WALStatus: lag.WALStatus,
+		ConfirmedFlush: lag.ConfirmedFlush, Restart: lag.RestartLSN,
+		SafeWALSize: lag.SafeWALSize,
+	}
+	if lag.ConfirmedFlush != 0 {
+		s.UnconfirmedBytes = &lag.UnconfirmedBytes
+	}
+	if lag.RestartLSN != 0 {
+		s.RetainedBytes = &lag.RetainedBytes
+	}
+	return s
 }
 
 // health judges by what is known now. It waits for nothing.
 func (o *observer) health() health.Document {
 	now := time.Now()
-	s := o.relay.Status()
+	s := o.status()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	in := health.Input{
 		Now:                now,
 		Thresholds:         o.thresholds,
 		Role:               health.Role(s.Role),
-		Streaming:          s.Role == relay.RoleStreaming,
+		Streaming:          s.Role == relay.RoleStreaming || s.Role == relay.RolePolling,
 		StreamingAwaySince: s.AwaySince,
 		RedisAwaySince:     s.SinkAwaySince,
 		RedisError:         s.SinkProblem,
@@ -171,6 +208,7 @@ func (o *observer) health() health.Document {
 		DatabaseError:      o.awayError,
 		Holder:             s.StandingBy,
 		LockedRow:          s.LockedRow,
+		Leftover:           o.leftover,
 		SlotPinnedBy:       o.pinnedBy,
 		Healing:            s.Healing,
 		Doubt:              s.Doubt,
@@ -243,7 +281,7 @@ func (o *observer) oldest(now time.Time, s relay.Status) *float64 {
 
 // stats are the totals of /metrics.
 func (o *observer) stats() web.Stats {
-	s := o.relay.Status()
+	s := o.status()
 	return web.Stats{
 		Published: s.Published, Dead: s.Dead, SkippedOnStream: s.Skipped, Batches: s.Batches,
 		AppendRetries: s.AppendRetries, StampRetries: s.StampRetries, Reconnects: s.Reconnects,

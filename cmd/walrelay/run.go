@@ -58,35 +58,36 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		ConfirmDelay:    cfg.ConfirmDelay,
 		ShutdownTimeout: cfg.ShutdownTimeout,
 		ValueBytes:      publisher.MaxValueBytes,
-		Loop: func(name string) (beat, done func()) {
-			loop := loops.Register(name)
-			return loop.Beat, loop.Done
-		},
-		OnStep: p.onStep,
-		Log:    p.log,
+		Loop:            registered(loops),
+		OnStep:          p.onStep,
+		Log:             p.log,
 	})
-	o := &observer{relay: r, table: rows, thresholds: health.Thresholds{AgeCritical: cfg.AgeCritical, LagCritical: int64(cfg.LagCritical)}}
+	o := &observer{status: r.Status, relay: r, table: rows, log: p.log, thresholds: health.Thresholds{AgeCritical: cfg.AgeCritical, LagCritical: int64(cfg.LagCritical)}}
 
-	server, err := pages(cfg, p.log, o, loops)
+	return serve(ctx, p, o, loops, slot.NewMonitor(where, p.log), r.Run)
+}
+
+// serve works until ctx ends, with the monitor and the pages, which stay until
+// that has stopped.
+func serve(ctx context.Context, p *process, o *observer, loops *web.Heartbeats, m *slot.Monitor, work func(context.Context) error) error {
+	server, err := pages(p.cfg, p.log, o, loops)
 	if err != nil {
 		return err
 	}
 	if err := server.Listen(ctx); err != nil { // before anything slow
 		return err
 	}
-
-	// The monitor and the pages stay until the relay has stopped.
 	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
 	watching, end := context.WithCancel(running)
 	defer end()
 	group.Go(func() error {
 		defer end()
-		return r.Run(ctx)
+		return work(ctx)
 	})
 	group.Go(func() error {
 		loop := loops.Register("monitor")
 		defer loop.Done()
-		return o.watch(watching, slot.NewMonitor(where, p.log), loop.Beat)
+		return o.watch(watching, m, loop.Beat)
 	})
 	group.Go(func() error { return server.Run(watching) })
 	return group.Wait()
@@ -109,4 +110,12 @@ func pages(cfg *Config, log *slog.Logger, o *observer, loops *web.Heartbeats) (*
 		Health:   func(context.Context) health.Document { return o.health() },
 		Live:     loops.Live,
 	}, log), nil
+}
+
+// registered registers a loop that has to turn.
+func registered(loops *web.Heartbeats) func(name string) (beat, done func()) {
+	return func(name string) (beat, done func()) {
+		loop := loops.Register(name)
+		return loop.Beat, loop.Done
+	}
 }

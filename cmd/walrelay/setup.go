@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,9 +19,10 @@ import (
 
 // setupCmd makes what run needs in the database, except for the slot.
 type setupCmd struct {
-	CreateTable bool   `help:"Create the outbox table and its index, too, where they are missing."`
-	PrintSQL    bool   `name:"print-sql" help:"Connect to nothing and change nothing; print the SQL, with the grants, for somebody with the privileges to run it."`
-	Role        string `type:"name" placeholder:"NAME" help:"With --print-sql: the role that run will connect as. Default: the user of --postgres."`
+	CreateTable         bool   `help:"Create the outbox table and its index, too, where they are missing."`
+	CreateNotifyTrigger bool   `help:"Add a trigger to the table that notifies the channel of --listen (default new_outbox_event) of inserts, for walrelay poll."`
+	PrintSQL            bool   `name:"print-sql" help:"Connect to nothing and change nothing; print the SQL, with the grants, for somebody with the privileges to run it."`
+	Role                string `type:"name" placeholder:"NAME" help:"With --print-sql: the role that run will connect as. Default: the user of --postgres."`
 }
 
 // Help is printed by --help.
@@ -48,6 +50,11 @@ func (c *setupCmd) Run(ctx context.Context, p *process) error {
 	}
 	if c.CreateTable {
 		if err := createTable(ctx, p); err != nil {
+			return err
+		}
+	}
+	if c.CreateNotifyTrigger {
+		if err := createNotifyTrigger(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -123,6 +130,60 @@ func createTable(ctx context.Context, p *process) error {
 		return fmt.Errorf("create the table %s: %w", table, err)
 	}
 	fmt.Fprintf(p.stdout, "created the table %s\n", table)
+	return nil
+}
+
+// defaultChannel is notified where --listen names none.
+const defaultChannel = "new_outbox_event"
+
+// createNotifyTrigger adds the trigger unless it is there.
+func createNotifyTrigger(ctx context.Context, p *process) error {
+	conn, err := pg.Connect(ctx, p.cfg.Postgres)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	table, channel := p.cfg.Table, cmp.Or(p.cfg.Listen, defaultChannel)
+	is := func() (found *string, err error) {
+		err = conn.QueryRow(ctx, `SELECT max(rtrim(convert_from(tgargs, 'UTF8'), '\000')) FROM pg_trigger
+			WHERE tgrelid = to_regclass($1) AND tgname = $2`, table.String(), migrations.NotifyTrigger).Scan(&found)
+		return found, err
+	}
+	before, err := is()
+	if err != nil {
+		return fmt.Errorf("look for the trigger %s: %w", migrations.NotifyTrigger, err)
+	}
+	if before != nil {
+		if *before != channel {
+			return &fault.Error{
+				Problem: fmt.Sprintf("the trigger %s of %s notifies the channel %q, not %q", migrations.NotifyTrigger, table, *before, channel),
+				Fix:     fmt.Sprintf("give --listen %s, or DROP TRIGGER %s ON %s; and run this again", *before, migrations.NotifyTrigger, table),
+			}
+		}
+		fmt.Fprintf(p.stdout, "the trigger %s of %s is there already\n", migrations.NotifyTrigger, table)
+		return nil
+	}
+	_, err = conn.Exec(ctx, migrations.Notify(table, channel))
+	switch pg.Code(err) {
+	case "42P01": // undefined_table
+		return &fault.Error{Problem: fmt.Sprintf("there is no table %s", table), Fix: "name it with --table, or give --create-table, too"}
+	case "42501": // insufficient_privilege
+		return &fault.Error{
+			Problem: fmt.Sprintf("the role %s may not add a trigger to %s", cdc.QuoteIdent(p.cfg.Postgres.User), table),
+			Fix:     "have its owner run what walrelay setup --create-notify-trigger --print-sql prints",
+			Err:     err,
+		}
+	case "55P03": // lock_not_available
+		return &fault.Error{
+			Problem: fmt.Sprintf("transactions of writers have kept %s locked for five seconds", table),
+			Fix:     "run this again when fewer are open",
+			Err:     err,
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("add the trigger %s to %s: %w", migrations.NotifyTrigger, table, err)
+	}
+	fmt.Fprintf(p.stdout, "added the trigger %s to %s, which notifies %s\n", migrations.NotifyTrigger, table, channel)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"unicode"
@@ -37,6 +38,9 @@ func (c *setupCmd) print(p *process) error {
 	fmt.Fprintf(&b, "--   CREATE ROLE %s LOGIN PASSWORD '...';\n\n", role)
 	if c.CreateTable {
 		b.WriteString(strings.TrimSpace(migrations.Table(cfg.Table)) + "\n\n")
+	}
+	if c.CreateNotifyTrigger {
+		b.WriteString(strings.TrimSpace(migrations.Notify(cfg.Table, cmp.Or(p.cfg.Listen, defaultChannel))) + "\n\n")
 	}
 	for _, statement := range slot.SetupSQL(cfg, markPrivileges(p.cfg)...) {
 		b.WriteString(statement + "\n")

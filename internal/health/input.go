@@ -16,11 +16,12 @@ const (
 	RoleBackfill  Role = "backfill"
 	RoleStreaming Role = "streaming"
 	RoleStandby   Role = "standby"
+	RolePolling   Role = "polling"
 )
 
 // Roles returns every role.
 func Roles() []Role {
-	return []Role{RoleStarting, RoleBackfill, RoleStreaming, RoleStandby}
+	return []Role{RoleStarting, RoleBackfill, RoleStreaming, RoleStandby, RolePolling}
 }
 
 // Thresholds say when a lag becomes critical. Zero switches one off.
@@ -72,6 +73,7 @@ type Input struct {
 	LockedRow        string // why rows that are to be marked are not: who keeps them locked, and the command that ends it
 	SlotPinnedBy     string // what holds restart_lsn back
 
+	Leftover  *Slot    // beside a poller: a relay's slot; nil where there is none
 	Slot      *Slot    // nil where there is none
 	OldestAge *float64 // seconds, of the oldest unpublished row; nil when no relay can know, 0 when there is none
 	Published uint64   // rows, since the process started

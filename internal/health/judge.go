@@ -11,7 +11,7 @@ import (
 // worst reason, so that nothing is coloured without a word.
 func Judge(in Input) Document {
 	in = cleanTexts(in)
-	in.Slot = cleanSlot(in.Slot)
+	in.Slot, in.Leftover = cleanSlot(in.Slot), cleanSlot(in.Leftover)
 	in.OldestAge = cleanAge(in.OldestAge)
 	if in.Role == "" {
 		in.Role = RoleStarting
@@ -120,6 +120,10 @@ func (j *judgement) streaming() {
 		if !in.Streaming {
 			j.say(j.awayStatus(d), "Streaming from PostgreSQL has been interrupted%s%s.", since, last)
 		}
+	case RolePolling:
+		if !in.Streaming {
+			j.say(j.awayStatus(d), "Polling has been interrupted%s%s.", since, last)
+		}
 	default:
 		if !in.Streaming {
 			j.say(j.awayStatus(d), "The relay has been starting%s%s: no row is published yet.", since, last)
@@ -199,9 +203,24 @@ func (j *judgement) heldUp() {
 	if in.Doubt != "" {
 		j.say(StatusWarn, "An operator has to decide: %s.", in.Doubt)
 	}
+	if in.Leftover != nil {
+		j.say(StatusWarn, "%s.", in.Leftover.AsLeftover())
+	}
 	if in.LockedRow != "" {
 		j.say(StatusWarn, "Published rows cannot be marked, and WAL is not confirmed: %s.", in.LockedRow)
 	}
+}
+
+// AsLeftover is what is to be said of a relay's slot beside a poller.
+func (s *Slot) AsLeftover() string {
+	if s.Active {
+		return fmt.Sprintf("A relay streams from slot %q beside this poller, so that rows may be published twice: stop one of the two", s.Name)
+	}
+	kept := "WAL"
+	if s.RetainedBytes != nil {
+		kept = size(*s.RetainedBytes) + " of WAL"
+	}
+	return fmt.Sprintf("PostgreSQL keeps %s, and more with every change, for slot %q, which nobody reads: go back to walrelay run, or drop the slot with walrelay teardown", kept, s.Name)
 }
 
 // notes explain, and colour nothing.

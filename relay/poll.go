@@ -1,0 +1,376 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
+)
+
+// PollConfig is what a Poller works with. The zero values of the limits choose
+// the defaults.
+type PollConfig struct {
+	Table PolledTable
+	Sink  PollSink
+	// Listen waits for notifications until it fails or ctx ends, and calls wake
+	// when it listens and for each that arrives. Nil: there are none.
+	Listen func(ctx context.Context, wake func()) error
+
+	Interval        time.Duration // between two looks; 100 ms
+	SafetyInterval  time.Duration // between two looks while it listens; 60 s
+	ShutdownTimeout time.Duration // how long a stop may take
+
+	Rows       int // in one transaction; 100
+	BatchBytes int // in one append; 1 MiB
+	ValueBytes int // the largest value that the sink takes; 0 for any
+
+	Loop   func(name string) (beat, done func()) // as in Config
+	OnStep func(Step)                            // as in Config
+
+	Log *slog.Logger
+}
+
+// PolledTable is the outbox as a poller needs it. Package outbox provides it.
+type PolledTable interface {
+	// Claim locks the unpublished rows with the smallest ids that nobody else
+	// has locked, and calls fn for each. After an error of fn the rows are still
+	// claimed; after any other none is.
+	Claim(ctx context.Context, limit int, fn func(cdc.Event) error) (int, error)
+	// Done marks the first n claimed rows and ends the claim.
+	Done(ctx context.Context, n int) error
+	// Rehearse marks the first row that can be claimed and takes that back; it
+	// returns how many rows there were, none or one.
+	Rehearse(ctx context.Context) (int, error)
+	// PassOver is the SQL that has a row left out.
+	PassOver(ev cdc.Event) string
+	// Close gives back what is claimed.
+	Close()
+}
+
+// PollSink is Redis as a poller needs it. Package publisher provides it.
+type PollSink interface {
+	// Publish appends events, all or none, or says why it never will. An error
+	// leaves open whether it did.
+	Publish(ctx context.Context, events []cdc.Event) (refused string, err error)
+	// Answers is nil while Redis answers.
+	Answers(ctx context.Context) error
+	// HangUp ends what is waiting for Redis, for good: the process stops.
+	HangUp()
+}
+
+// Poller is the polling relay: it takes unpublished rows in the order of their
+// ids, appends them, and marks them, in one transaction of PostgreSQL. It is for
+// databases where logical replication is not allowed, and what one swaps a Relay
+// in for, and out again.
+//
+// It keeps no position. Ids do not commit in their order, so a row may appear
+// below those that are published: only the mark tells. So a crash between the
+// append and the mark sends rows again, which the consumers' idempotence absorbs.
+//
+// Invariant: a row is marked only in a transaction that began before its append
+// and ends after it, so a row is lost to no failure, and no two pollers have it at
+// a time.
+type Poller struct {
+	*complaints
+	cfg    PollConfig
+	status status
+	wake   chan struct{} // holds a token when there may be rows
+	listen atomic.Bool   // whether notifications arrive
+
+	// unsure is set until a row could be marked, and after one could not: rows
+	// that cannot be marked would be appended again and again.
+	unsure bool
+}
+
+// NewPoller returns a poller that has not started.
+func NewPoller(cfg PollConfig) *Poller {
+	if cfg.Interval == 0 {
+		cfg.Interval = 100 * time.Millisecond
+	}
+	if cfg.SafetyInterval == 0 {
+		cfg.SafetyInterval = time.Minute
+	}
+	if cfg.Rows == 0 {
+		cfg.Rows = 100
+	}
+	if cfg.BatchBytes == 0 {
+		cfg.BatchBytes = 1 << 20
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.OnStep == nil {
+		cfg.OnStep = func(Step) {}
+	}
+	if cfg.Loop == nil {
+		cfg.Loop = func(string) (func(), func()) { return func() {}, func() {} }
+	}
+	p := &Poller{complaints: newComplaints(cfg.Log), cfg: cfg, wake: make(chan struct{}, 1), unsure: true}
+	p.status.role(RoleStarting)
+	return p
+}
+
+// Status tells what the poller does. It does not wait for anything.
+func (p *Poller) Status() Status { return p.status.snapshot() }
+
+// Run carries rows until ctx ends, and then finishes what is in flight, within
+// the shutdown time-out. Whatever fails is tried again for ever; so Run returns
+// nil.
+func (p *Poller) Run(ctx context.Context) error {
+	flight, kill := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer kill(nil)
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(p.cfg.ShutdownTimeout):
+			p.cfg.Log.Warn("the shutdown time-out is over; what is in flight is given back, and sent again by the next start")
+			kill(errors.New("the shutdown time-out is over"))
+			p.cfg.Sink.HangUp()
+		case <-flight.Done():
+		}
+	})()
+	var listener sync.WaitGroup
+	defer listener.Wait()
+	if p.cfg.Listen != nil {
+		listener.Go(func() { p.keepListening(ctx) })
+	}
+	beat, done := p.cfg.Loop("poller")
+	defer done()
+	defer p.cfg.Table.Close()
+
+	var retry backoff
+	for ctx.Err() == nil {
+		err := p.drain(ctx, flight, beat)
+		switch {
+		case err == nil:
+			retry.reset()
+			p.pause(ctx, p.interval(), p.wake, beat)
+		case permanent(err): // it waits for an operator
+			p.pause(ctx, retryMost, nil, beat)
+		default:
+			p.pause(ctx, retry.next(), nil, beat)
+		}
+	}
+	return nil
+}
+
+// interval is the pause between two looks.
+func (p *Poller) interval() time.Duration {
+	if p.listen.Load() {
+		return p.cfg.SafetyInterval
+	}
+	return p.cfg.Interval
+}
+
+// pause waits, or until there may be rows.
+func (p *Poller) pause(ctx context.Context, d time.Duration, wake <-chan struct{}, beat func()) {
+	for end := time.Now().Add(d); ; {
+		beat()
+		t := time.NewTimer(min(time.Until(end), beatEvery))
+		select {
+		case <-ctx.Done():
+		case <-wake:
+		case <-t.C:
+			if time.Now().Before(end) {
+				continue
+			}
+		}
+		t.Stop()
+		return
+	}
+}
+
+// keepListening listens for as long as the poller runs. While that fails, the
+// poller looks as often as one that does not listen.
+func (p *Poller) keepListening(ctx context.Context) {
+	var retry backoff
+	for ctx.Err() == nil {
+		err := p.cfg.Listen(ctx, func() {
+			if !p.listen.Swap(true) {
+				retry.reset()
+				p.recovered("listening")
+			}
+			signal(p.wake)
+		})
+		p.listen.Store(false)
+		signal(p.wake) // it may be asleep for a minute
+		if ctx.Err() != nil {
+			return
+		}
+		p.complain("listening", err)
+		sleep(ctx, retry.next())
+	}
+}
+
+// drain publishes until a look finds fewer rows than it may take.
+func (p *Poller) drain(stop, flight context.Context, beat func()) error {
+	for stop.Err() == nil {
+		beat()
+		n, err := p.pass(flight, beat)
+		if err != nil || n < p.cfg.Rows {
+			return err
+		}
+	}
+	return nil
+}
+
+// pass is one transaction: claim, append, mark. It returns how many rows there
+// were.
+func (p *Poller) pass(ctx context.Context, beat func()) (int, error) {
+	if !p.Status().SinkAwaySince.IsZero() {
+		// Nothing is claimed for a Redis that does not answer: what it has
+		// received and not answered it may yet append.
+		if err := p.cfg.Sink.Answers(ctx); err != nil {
+			return 0, p.sinkFails(err)
+		}
+	}
+	if p.unsure {
+		if n, err := p.cfg.Table.Rehearse(ctx); err != nil || n == 0 {
+			return 0, p.looked(err)
+		}
+		p.unsure = false
+	}
+	settled := keepBeating(beat) // megabytes take their time
+	defer settled()
+	a := appending{Poller: p, ctx: ctx}
+	n, err := p.cfg.Table.Claim(ctx, p.cfg.Rows, a.take)
+	switch {
+	case err != nil && a.err == nil:
+		return 0, p.looked(err)
+	case a.err == nil:
+		a.flush()
+	}
+	if a.published > 0 {
+		p.cfg.OnStep(StepMark)
+	}
+	if err := p.cfg.Table.Done(ctx, a.published); err != nil {
+		p.unsure = a.published > 0
+		return 0, p.looked(err)
+	}
+	if a.published > 0 {
+		p.cfg.OnStep(StepMarked)
+		p.status.marked.Add(uint64(a.published))
+	}
+	var row *RowError
+	if errors.As(a.err, &row) && a.published > 0 {
+		return p.cfg.Rows, nil // what came before it; the next look is about the row alone
+	}
+	if row != nil {
+		return 0, p.looked(a.err)
+	}
+	p.looked(nil)
+	if a.err != nil {
+		return 0, p.sinkFails(a.err)
+	}
+	return n, nil
+}
+
+// looked notes how a look at the table went.
+func (p *Poller) looked(err error) error {
+	if err == nil {
+		p.status.polls()
+		p.recovered("polling")
+		return nil
+	}
+	p.status.role(RoleStarting)
+	p.status.failed(err.Error(), permanent(err))
+	p.complain("polling", err)
+	return err
+}
+
+func (p *Poller) sinkFails(err error) error {
+	p.status.appendRetries.Add(1)
+	p.status.sinkFailed(err)
+	p.complain("Redis", err)
+	return err
+}
+
+// appending is what a pass appends.
+type appending struct {
+	*Poller
+	ctx       context.Context
+	events    []cdc.Event // not appended yet
+	bytes     int
+	published int
+	err       error // why no more is appended
+}
+
+// take is called for each claimed row.
+func (a *appending) take(ev cdc.Event) error {
+	if why := fits(ev, a.cfg.ValueBytes); why != nil {
+		if a.flush(); a.err == nil {
+			a.err = a.rowError(ev, why)
+		}
+		return a.err
+	}
+	a.events = append(a.events, ev)
+	a.bytes += ev.Bytes
+	if a.bytes >= a.cfg.BatchBytes {
+		a.flush()
+	}
+	return a.err
+}
+
+// flush appends what was taken.
+func (a *appending) flush() {
+	events := a.events
+	a.events, a.bytes = a.events[:0], 0
+	if len(events) == 0 {
+		return
+	}
+	refused := ""
+	if refused, a.err = a.append(events); refused == "" {
+		return
+	}
+	// It is about one of them, and what comes before that is appended.
+	for i, ev := range events {
+		refused := refused
+		if len(events) > 1 {
+			refused, a.err = a.append(events[i : i+1])
+		}
+		if refused != "" {
+			a.err = a.rowError(ev, &refusedError{reason: refused})
+		}
+		if a.err != nil {
+			return
+		}
+	}
+}
+
+func (a *appending) append(events []cdc.Event) (refused string, err error) {
+	a.cfg.OnStep(StepAppend)
+	refused, err = a.cfg.Sink.Publish(a.ctx, events)
+	if err != nil {
+		return "", err
+	}
+	if a.status.sinkWorks() {
+		a.recovered("Redis")
+	}
+	if refused == "" {
+		a.published += len(events)
+		a.status.published(len(events))
+		a.cfg.OnStep(StepAppended)
+	}
+	return refused, nil
+}
+
+// rowError names a row that cannot be published, and how it is left out.
+func (p *Poller) rowError(ev cdc.Event, why error) *RowError {
+	name := "the row with id " + ev.ID
+	if ev.NoID {
+		name = "the row at " + ev.ID
+	}
+	fix := "to go on without it: " + p.cfg.Table.PassOver(ev)
+	if f := fault.As(why); f != nil && f.Fix != "" {
+		fix = f.Fix + "; or, " + fix
+	}
+	reason := reasonOf(why)
+	return &RowError{Row: cdc.Blocked{Row: ev.ID, Reason: reason}, err: &fault.Error{
+		Problem: fmt.Sprintf("%s cannot be published: %s", name, reason), Fix: fix,
+	}}
+}
