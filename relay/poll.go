@@ -344,9 +344,19 @@ func (a *appending) flush() {
 
 func (a *appending) append(events []cdc.Event) (refused string, err error) {
 	a.cfg.OnStep(StepAppend)
-	refused, err = a.cfg.Sink.Publish(a.ctx, events)
-	if err != nil {
-		return "", err
+	for try := 1; ; try++ {
+		refused, err = a.cfg.Sink.Publish(a.ctx, events)
+		if err == nil {
+			break
+		}
+		// A Redis that is told of a value beyond its limit hangs up.
+		if !errors.Is(err, cdc.ErrNoAnswer) || bytesOf(events) < largeBytes || a.cfg.Sink.Answers(a.ctx) != nil {
+			return "", err
+		}
+		if try == hangUps {
+			refused = fmt.Sprintf("it hung up %d times in a row, and answers otherwise: %s", hangUps, err)
+			break
+		}
 	}
 	if a.status.sinkWorks() {
 		a.recovered("Redis")

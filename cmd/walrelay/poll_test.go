@@ -1,0 +1,541 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/migrations"
+	"github.com/stagedoor/walrelay/relay"
+)
+
+// startPoll runs a poller behind the proxies. Later flags win.
+func (w *world) startPoll(flags ...string) *relayProcess {
+	w.t.Helper()
+	return w.startPollEnv([]string{execEnv + "=walrelay"}, flags...)
+}
+
+func (w *world) startPollEnv(env []string, flags ...string) *relayProcess {
+	w.t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	args := append([]string{
+		"poll", "--postgres", w.relayDSN(), "--redis", "redis://" + w.toRedis.Addr() + "/0", "--http", "127.0.0.1:0", "--log-level", "debug",
+	}, flags...)
+	return w.startProgram(path, env, args...)
+}
+
+// polls waits until the poller has looked at the table.
+func (p *relayProcess) polls() {
+	p.t.Helper()
+	p.becomes("polling", func(_ int, doc healthDocument) bool { return doc.Role == "polling" })
+}
+
+// times counts the entries of each id.
+func (w *world) times() map[string]int {
+	w.t.Helper()
+	entries, err := w.entries()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n := map[string]int{}
+	for _, m := range entries {
+		n[fmt.Sprint(m.Values["outbox_id"])]++
+	}
+	return n
+}
+
+// A poller publishes the same entries as a relay, in the order of the ids, and
+// says of itself that all is well, without a slot.
+func TestPollPublishes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.insert("before", 3)
+	p := w.startPoll()
+	p.polls()
+	w.exec(`INSERT INTO outbox (kind, payload) SELECT 'many', to_jsonb(i) FROM generate_series(1, 1100) i`)
+	w.insert("after", 3)
+	w.allMarked()
+	w.verify(0)
+	p.becomes("ok", func(code int, doc healthDocument) bool {
+		return code == 200 && doc.Status == "ok" && doc.Slot == nil && doc.Published == 1106 && doc.Age != nil && *doc.Age < 0.1
+	})
+	p.stop()
+	if slots := w.query(`SELECT count(*) FROM pg_replication_slots WHERE slot_name <> 'oracle'`); slots != "0" {
+		t.Errorf("there are %s slots", slots)
+	}
+}
+
+// The poller dies at each step of a drain. Every row arrives; only those that
+// were appended and not marked arrive again, from the next poller.
+func TestPollKilledAtEachStep(t *testing.T) {
+	for step, again := range map[relay.Step]int{relay.StepAppend: 0, relay.StepAppended: 100, relay.StepMark: 100, relay.StepMarked: 0} {
+		t.Run(string(step), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, worldOptions{})
+			w.exec(`INSERT INTO outbox (kind, payload) SELECT 'old', to_jsonb(i) FROM generate_series(1, 450) i`)
+			p := w.startPollEnv([]string{execEnv + "=crash", crashEnv + "=" + string(step) + ":3"})
+			if err := p.killedItself(); err != nil {
+				t.Fatal(err)
+			}
+			w.startPoll()
+			w.insert("after", 3)
+			w.allMarked()
+			twice := 0
+			times := w.times()
+			for id, n := range times {
+				if n > 1 {
+					twice++
+				}
+				if n > 2 {
+					t.Errorf("the row %s is on the stream %d times", id, n)
+				}
+			}
+			if len(times) != 453 || twice != again {
+				t.Errorf("%d rows are on the stream, %d of them twice; want 453 and %d", len(times), twice, again)
+			}
+		})
+	}
+}
+
+// Rows that a poller appended and did not mark are recognised by the relay that
+// takes its place, and what the relay leaves is the next poller's.
+func TestSwapAfterACrash(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.exec(`INSERT INTO outbox (kind, payload) SELECT 'old', jsonb_build_object('n', i, 'é', 1.50) FROM generate_series(1, 250) i`)
+	poll := w.startPollEnv([]string{execEnv + "=crash", crashEnv + "=appended:2"})
+	if err := poll.killedItself(); err != nil {
+		t.Fatal(err)
+	}
+	run := w.startRelay()
+	run.streams()
+	w.insert("to the relay", 5)
+	w.verify(250)
+	w.allMarked()
+	run.stop()
+	w.insert("while nobody works", 5)
+	poll = w.startPoll()
+	w.insert("to the poller", 5)
+	w.allMarked()
+	poll.stop()
+	w.insert("while nobody works", 5)
+	w.startRelay().streams()
+	w.insert("to the relay again", 5)
+	w.verify(250)
+	w.allMarked()
+	w.confirmedPast()
+}
+
+// Pollers beside one another never take the same row.
+func TestThreePollersClaimNoRowTwice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	for range 3 {
+		w.startPoll("--poll-interval", "1ms").polls()
+	}
+	for range 10 {
+		w.exec(`INSERT INTO outbox (kind, payload) SELECT 'many', to_jsonb(i) FROM generate_series(1, 350) i`)
+	}
+	w.allMarked()
+	times := w.times()
+	for id, n := range times {
+		if n != 1 {
+			t.Errorf("the row %s is on the stream %d times", id, n)
+		}
+	}
+	if len(times) != 3500 {
+		t.Errorf("%d rows of 3500 are on the stream", len(times))
+	}
+	worked := 0
+	for _, p := range w.relays {
+		if _, doc, err := p.health(); err == nil && doc.Published > 0 {
+			worked++
+		}
+	}
+	if worked < 2 {
+		t.Errorf("%d of the pollers worked", worked)
+	}
+}
+
+// The poller looks when it is told to. A notification that is lost, since the
+// poller did not listen at that moment or nobody sent one, loses nothing.
+func TestLostNotificationLosesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.exec(migrations.Notify(cdc.Table{Schema: "public", Name: "outbox"}, "rows of shop"))
+	p := w.startPoll("--listen", "rows of shop", "--safety-interval", "1h")
+	p.polls()
+	listening := `FROM pg_stat_activity WHERE application_name = 'walrelay' AND query IN ('LISTEN "rows of shop"', 'SELECT')`
+	w.eventually("the poller listens", func() error {
+		if n := w.query(`SELECT count(*) ` + listening); n != "1" {
+			return fmt.Errorf("%s sessions do", n)
+		}
+		return nil
+	})
+	w.insert("with a notification", 3)
+	w.allMarked()
+
+	w.query(`SELECT count(pg_terminate_backend(pid)) ` + listening)
+	w.insert("while it does not listen", 3)
+	w.allMarked()
+	p.stop()
+
+	w.exec(`ALTER TABLE outbox DISABLE TRIGGER ALL`)
+	w.startPoll("--listen", "rows of shop", "--safety-interval", "500ms").polls()
+	w.insert("without a notification", 3)
+	w.allMarked()
+	w.verify(0)
+}
+
+// Ten thousand notifications are no ten thousand queries.
+func TestStormOfNotificationsIsDrainedInBatches(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{settings: map[string]string{"log_statement": "all"}})
+	p := w.startPoll("--listen", "new_outbox_event", "--safety-interval", "1h")
+	p.polls()
+	w.insert("before", 1)
+	w.exec(`NOTIFY new_outbox_event`)
+	w.allMarked()
+	w.toRedis.Cut()
+	w.insert("before", 1)
+	w.exec(`NOTIFY new_outbox_event`)
+	p.becomes("warn", func(_ int, doc healthDocument) bool { return doc.reason("Redis has been away") != "" })
+	claims := func() int { return strings.Count(w.pg.Log(), "FOR NO KEY UPDATE OF t SKIP LOCKED") }
+	before := claims()
+	w.exec(`INSERT INTO outbox (kind, payload) SELECT 'storm', to_jsonb(i) FROM generate_series(1, 10000) i`)
+	w.exec(`SELECT pg_notify('new_outbox_event', i::text) FROM generate_series(1, 10000) i`)
+	w.toRedis.Restore()
+	w.allMarked()
+	w.verify(0)
+	// 10001 rows are 101 claims; then it looks once more where a notification
+	// came after the last one, which can be more than once.
+	if n := claims() - before; n < 101 || n > 150 {
+		t.Errorf("10000 notifications and 10001 rows made %d queries", n)
+	}
+	if n, err := w.rdb().XLen(t.Context(), "jobs").Result(); err != nil || n != 10002 {
+		t.Errorf("%d entries, %v", n, err)
+	}
+}
+
+// The age of the oldest row climbs while Redis is away, a second per second, for
+// a poller as for a relay, and is nothing when they are drained, in order.
+func TestAgeClimbsWhileRedisIsAway(t *testing.T) {
+	for name, start := range map[string]func(w *world) *relayProcess{
+		"run":  func(w *world) *relayProcess { p := w.startRelay(); p.streams(); return p },
+		"poll": func(w *world) *relayProcess { p := w.startPoll(); p.polls(); return p },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, worldOptions{})
+			p := start(w)
+			w.insert("before", 3)
+			w.allMarked()
+			p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" && doc.Age != nil && *doc.Age < 0.1 })
+			w.toRedis.Cut()
+			w.insert("while Redis is away", 250)
+			var first float64
+			var at time.Time
+			p.becomes("warn, with an age", func(_ int, doc healthDocument) bool {
+				if doc.Status == "warn" && doc.Age != nil && *doc.Age > 0.5 {
+					first, at = *doc.Age, time.Now()
+					return true
+				}
+				return false
+			})
+			p.becomes("older by two seconds", func(_ int, doc healthDocument) bool { return doc.Age != nil && *doc.Age >= first+2 })
+			if took := time.Since(at).Seconds(); took < 1.5 {
+				t.Errorf("the age grew by 2 s within %.1f s", took)
+			}
+			w.toRedis.Restore()
+			p.becomes("ok again", func(_ int, doc healthDocument) bool { return doc.Status == "ok" && doc.Age != nil && *doc.Age < 0.1 })
+			w.allMarked()
+			times := w.times()
+			for id, n := range times {
+				if n != 1 && name == "run" {
+					t.Errorf("the row %s is on the stream %d times", id, n)
+				}
+			}
+			if len(times) != 253 {
+				t.Errorf("%d rows of 253 are on the stream", len(times))
+			}
+			w.inOrder()
+		})
+	}
+}
+
+// inOrder compares the first entries of each row with the order of the ids,
+// which is that of the commits where one session wrote them.
+func (w *world) inOrder() {
+	w.t.Helper()
+	entries, err := w.entries()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var ids []int
+	seen := map[int]bool{}
+	for _, m := range entries {
+		var id int
+		if _, err := fmt.Sscan(fmt.Sprint(m.Values["outbox_id"]), &id); err != nil {
+			w.t.Fatal(err)
+		}
+		if !seen[id] {
+			seen[id] = true
+			ids = append(ids, id)
+		}
+	}
+	if !slices.IsSorted(ids) {
+		w.t.Errorf("the rows are not in the order of their ids: %v", ids)
+	}
+}
+
+// What a poller cannot mark, it does not append: it would again and again.
+func TestPollAppendsNothingThatItCannotMark(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prepare, repair, reason string
+	}{
+		"without the privilege": {
+			`CREATE ROLE relay LOGIN; GRANT USAGE ON SCHEMA public TO relay; GRANT SELECT ON outbox TO relay`,
+			`GRANT UPDATE (published_at) ON outbox TO relay`,
+			`GRANT UPDATE ("published_at") ON "public"."outbox" TO relay`,
+		},
+		"against a trigger": {
+			`CREATE ROLE relay LOGIN SUPERUSER; CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+				CREATE TRIGGER never BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION never()`,
+			`DROP TRIGGER never ON outbox`,
+			`undoes the marks`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, worldOptions{})
+			w.exec(tt.prepare)
+			w.insert("before", 150)
+			p := w.startPoll("--postgres", strings.Replace(w.relayDSN(), "postgres@", "relay@", 1))
+			p.saysInHealth("critical", tt.reason)
+			if n := w.length(); n != 0 {
+				t.Errorf("%d entries", n)
+			}
+			w.exec(tt.repair)
+			w.allMarked()
+			w.verify(0)
+		})
+	}
+}
+
+// A slot that a relay left behind holds WAL, and the poller says how much.
+func TestPollWarnsOfASlotThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	run := w.startRelay()
+	run.streams()
+	run.stop()
+	w.exec(`CREATE TABLE filler AS SELECT repeat('x', 2000) FROM generate_series(1, 2000)`)
+	p := w.startPoll()
+	p.polls()
+	p.saysInHealth("warn", "MiB of WAL", `slot "walrelay", which nobody reads`, "walrelay teardown")
+	p.says("level=WARN msg=\"PostgreSQL keeps")
+	run = w.startRelay()
+	run.streams()
+	p.saysInHealth("warn", "beside this poller")
+	run.stop()
+	code, out, errOut := walrelay(nil, "teardown", "--yes", "--postgres", w.dsn, "--redis", "redis://"+w.redis.Addr()+"/0")
+	if code != exitDone {
+		t.Fatalf("teardown: %d %s %s", code, out, errOut)
+	}
+	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" })
+	if slots := w.query(`SELECT count(*) FROM pg_replication_slots WHERE slot_name <> 'oracle'`); slots != "0" {
+		t.Errorf("there are %s slots", slots)
+	}
+}
+
+// A row that Redis does not take stops a poller's line; what comes before it is
+// published, health names it, and how it is left out.
+func TestPollStopsAtARowThatRedisRefuses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{redisArgs: []string{"--proto-max-bulk-len", "1mb"}})
+	w.insert("before", 3)
+	w.exec(`INSERT INTO outbox (kind, payload) VALUES ('large', to_jsonb(repeat('x', 2 << 20)))`)
+	w.insert("after", 3)
+	p := w.startPoll()
+	p.saysInHealth("critical", "the row with id 4 cannot be published", `UPDATE "public"."outbox" SET "published_at" = now() WHERE "id" = '4'`)
+	if n := w.length(); n != 3 {
+		t.Errorf("%d entries, want 3", n)
+	}
+	w.exec(`UPDATE "public"."outbox" SET "published_at" = now() WHERE "id" = '4'`)
+	w.allMarked()
+	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" })
+	if n := w.length(); n != 6 {
+		t.Errorf("%d entries, want 6", n)
+	}
+}
+
+// Rows are deleted instead of marked, and rows that the application has locked
+// are passed over until it lets go.
+func TestPollDeletes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.insert("before", 3)
+	app := w.connect()
+	defer app.Close(context.Background())
+	if _, err := app.Exec(t.Context(), `BEGIN; SELECT * FROM outbox WHERE id = 2 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	w.startPoll("--mark", "delete").polls()
+	left := func(want string) {
+		t.Helper()
+		w.eventually("the rows are "+want, func() error {
+			if got := w.query(`SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM outbox`); got != want {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+	left("2")
+	if _, err := app.Exec(t.Context(), `COMMIT`); err != nil {
+		t.Fatal(err)
+	}
+	left("")
+	if n := w.length(); n != 3 {
+		t.Errorf("%d entries, want 3", n)
+	}
+}
+
+// appendedUnmarked are the rows that may be on the stream twice: appended and not
+// marked when nobody works.
+func (w *world) appendedUnmarked() map[string]bool {
+	w.t.Helper()
+	may := map[string]bool{}
+	times := w.times()
+	for id := range strings.FieldsSeq(w.query(`SELECT string_agg(id::text, ' ') FROM outbox WHERE published_at IS NULL`)) {
+		if times[id] > 0 {
+			may[id] = true
+		}
+	}
+	return may
+}
+
+// steady writes rows at a steady rate until end is called, from several
+// sessions, in transactions of different lengths.
+func (w *world) steady() (end func()) {
+	load := w.startLoad(w.dsn, 4, 20*time.Millisecond, `INSERT INTO outbox (kind, payload) SELECT 'load', to_jsonb(i) FROM generate_series(1, 1 + (random() * 3)::int) i`)
+	return load.end
+}
+
+// Under load: a poller, a relay, a relay after kill -9, a poller that is killed,
+// and a relay again. Every row arrives once, but for those that the killed poller
+// had appended and not marked, and the next poller sends again.
+func TestSwapThereAndBackUnderLoad(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	end := w.steady()
+	more := func(n int) {
+		t.Helper()
+		goal := w.length() + n
+		w.eventually(fmt.Sprintf("%d entries", goal), func() error {
+			if now := w.length(); now < goal {
+				return fmt.Errorf("%d", now)
+			}
+			return nil
+		})
+	}
+	poll := w.startPoll()
+	more(500)
+	poll.stop()
+	run := w.startRelay()
+	run.streams()
+	more(500)
+	run.kill()
+	run = w.startRelay()
+	run.streams()
+	more(500)
+	run.stop()
+	poll = w.startPoll()
+	more(500)
+	poll.kill()
+	w.eventually("the killed poller's session has ended", func() error {
+		if n := w.query(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'walrelay'`); n != "0" {
+			return fmt.Errorf("%s have not", n)
+		}
+		return nil
+	})
+	again := w.appendedUnmarked()
+	poll = w.startPoll()
+	more(500)
+	poll.stop()
+	w.startRelay().streams()
+	more(500)
+	end()
+	w.allMarked()
+	w.eachOnce(again)
+}
+
+// A poller and a relay beside one another lose no row.
+func TestPollerBesideARelayLosesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	end := w.steady()
+	w.startRelay().streams()
+	w.startPoll().polls()
+	w.eventually("2000 entries", func() error {
+		if n := w.length(); n < 2000 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	end()
+	w.allMarked()
+	all := map[string]bool{}
+	for id := range strings.FieldsSeq(w.query(`SELECT string_agg(id::text, ' ') FROM outbox`)) {
+		all[id] = true
+	}
+	w.eachOnce(all)
+}
+
+// eachOnce compares the rows of the table with the stream: each once, or twice
+// where that may be.
+func (w *world) eachOnce(mayBeTwice map[string]bool) {
+	w.t.Helper()
+	var times map[string]int
+	rows := strings.Fields(w.query(`SELECT string_agg(id::text, ' ') FROM outbox`))
+	times = w.times()
+	for _, id := range rows {
+		if n := times[id]; n != 1 && !(n == 2 && mayBeTwice[id]) {
+			w.t.Errorf("the row %s is on the stream %d times", id, n)
+		}
+		delete(times, id)
+	}
+	for id, n := range times {
+		w.t.Errorf("the id %s was never committed and is on the stream %d times", id, n)
+	}
+	w.t.Logf("%d rows, %d of them may be there twice", len(rows), len(mayBeTwice))
+}
+
+// SIGTERM lets a poller finish what it has claimed.
+func TestPollStops(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.exec(`INSERT INTO outbox (kind, payload) SELECT 'many', to_jsonb(i) FROM generate_series(1, 5000) i`)
+	p := w.startPoll()
+	w.eventually("some rows are on the stream", func() error {
+		if w.length() == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	p.stop()
+	if unmarked := w.appendedUnmarked(); len(unmarked) > 0 {
+		t.Errorf("%d rows were appended and not marked", len(unmarked))
+	}
+	w.startPoll()
+	w.allMarked()
+	w.verify(0)
+}
