@@ -16,7 +16,7 @@
 //
 //	status                          ok, warn or critical
 //	reasons                         sentences, the most important first
-//	role                            starting, backfill, streaming or standby
+//	role                            starting, backfill, streaming, standby or polling
 //	slot                            null where there is none, else
 //	  name, active                  as in pg_replication_slots
 //	  wal_status                    reserved, extended, unreserved or lost
@@ -41,7 +41,7 @@
 //	name                                     type     unit     what
 //	walrelay_build_info                      gauge    1        labels version, commit and go_version
 //	walrelay_health_status                   gauge    0 or 1   1 for the level in label status: ok, warn, critical
-//	walrelay_role                            gauge    0 or 1   1 for the role in label role: starting, backfill, streaming, standby
+//	walrelay_role                            gauge    0 or 1   1 for the role in label role: starting, backfill, streaming, standby, polling
 //	walrelay_published_total                 counter  rows     appended to a stream
 //	walrelay_dead_rows_total                 counter  rows     that could not be published, put on a dead stream as an operator asked
 //	walrelay_skipped_on_stream_total         counter  rows     received, found on the stream already and not appended again
