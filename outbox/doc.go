@@ -32,6 +32,13 @@
 // In all modes a row whose published_at is set by somebody else counts as
 // published.
 //
+// # Claims
+//
+// A poller goes by the marks alone. It locks rows that are not marked
+// ([Claimer]), and marks them, in one transaction with the append in between. So a
+// row that it took is marked or unmarked, and never neither; what a poller
+// appended before it died is not marked, and the next one appends it again.
+//
 // # Locks
 //
 // Marking never waits for a row that somebody else has locked, and waits at

@@ -139,4 +139,10 @@
 //	Redis refuses a batch          its halves are appended, down to the row that it is about
 //	an operator has it skipped     the dead stream gets it, in the step that moves the position
 //	two relays                     one streams, one stands by
+//
+// # The other way
+//
+// A [Poller] carries the same rows without the log: for databases where that is
+// not allowed, and for the swap from a poller to a Relay and back. It gives less:
+// see there.
 package relay
