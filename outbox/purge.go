@@ -39,6 +39,9 @@ const (
 	// purgeTimeout bounds a statement, which can be slow only where a foreign key
 	// has no index, or past entries of an index that vacuum has not removed.
 	purgeTimeout = 30 * time.Second
+	// purgeLock bounds the wait for the table, and for what is deleted along with
+	// a row. Meanwhile the batch's rows are held.
+	purgeLock = 200 * time.Millisecond
 	// purgeGrace is what a statement gets that is under way when it is time to
 	// stop. Cut off, it has deleted nothing.
 	purgeGrace = 2 * time.Second
@@ -60,7 +63,7 @@ var purgeSession = fmt.Sprintf(`
 	SET jit = off;
 	SET default_transaction_isolation = 'read committed';
 	SET default_transaction_read_only = off`,
-	lockTimeout.Milliseconds(), purgeTimeout.Milliseconds())
+	purgeLock.Milliseconds(), purgeTimeout.Milliseconds())
 
 // Purger deletes published rows that are old enough, in small batches, each a
 // transaction of its own. It waits for nobody's rows and holds none for longer
