@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -124,6 +125,7 @@ func TestPurgeLeavesRowsInUse(t *testing.T) {
 			d.fillPublished(1, 7, "9 days")
 			p := d.purger(Config{})
 			p.cfg.Batch = 1000
+			p.log = slog.New(slog.NewTextHandler(d.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			holder := d.connect()
 			d.exec(test.before)
 			d.on(holder, "BEGIN;"+test.lock)
@@ -132,6 +134,10 @@ func TestPurgeLeavesRowsInUse(t *testing.T) {
 			}
 			if got := d.text(outboxIDs); got != "4" {
 				t.Errorf("left are %q, want row 4", got)
+			}
+			// What is only locked is not even tried.
+			if tried, want := strings.Contains(d.logs.String(), "cannot be deleted"), test.before != ""; tried != want {
+				t.Errorf("tried alone: %v, want %v", tried, want)
 			}
 			d.on(holder, "ROLLBACK; DROP TABLE attempts, notes; DROP FUNCTION refuse CASCADE")
 			if done := d.purge(p); done != (Purged{Deleted: 1}) {
@@ -144,13 +150,14 @@ func TestPurgeLeavesRowsInUse(t *testing.T) {
 // TestPurgeLeavesRowsThatChangedSinceTheyWereRead, to what is not published and
 // to what is another row with the same id.
 func TestPurgeLeavesRowsThatChangedSinceTheyWereRead(t *testing.T) {
+	shared := newDB(t)
 	for name, change := range map[string]string{
 		"not published": "UPDATE outbox SET published_at = NULL WHERE id = 2",
 		"another row":   `DELETE FROM outbox WHERE id = 2; INSERT INTO outbox (id, kind, payload, published_at) VALUES (2, 'other', '{}', '2001-01-01')`,
 		"moved":         "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey; INSERT INTO outbox SELECT * FROM outbox WHERE id = 2; DELETE FROM outbox WHERE id = 2 AND ctid = '(0,2)'",
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newOutbox(t)
+			d := shared.anew(t)
 			d.exec("CREATE INDEX ON outbox (id)")
 			d.fillPublished(1, 3, "9 days")
 			pass := &purgePass{Purger: d.purger(Config{}), conn: d.connect()}
