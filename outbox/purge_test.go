@@ -238,6 +238,8 @@ func TestPurgeWithoutMarks(t *testing.T) {
 			d.exec(`DELETE FROM outbox WHERE id = 2; INSERT INTO outbox (id, kind, payload, created_at) VALUES (2, 'another', '{}', '2001-01-01');
 				UPDATE outbox SET kind = 'changed' WHERE id = 4;
 				INSERT INTO outbox (id, kind, payload, created_at) VALUES (0, 'late', '{}', '2001-01-01')`)
+			// It looks at the slot again, and only then.
+			d.wait("SELECT bool_or(query_start > '"+d.text("SELECT clock_timestamp()")+"') FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%FROM pg_replication_slots%'", "t")
 			if got := d.text(outboxIDs); got != "0 1 2 3 4 5 6" {
 				t.Errorf("left are %q before anything is confirmed", got)
 			}
