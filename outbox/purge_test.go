@@ -1,6 +1,8 @@
 package outbox
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -144,6 +146,60 @@ func TestPurgeLeavesRowsInUse(t *testing.T) {
 				t.Errorf("%+v when the lock is gone", done)
 			}
 		})
+	}
+}
+
+// TestPurgeWaitsForATable that somebody holds, and says so; it goes on afterwards.
+func TestPurgeWaitsForATable(t *testing.T) {
+	d := newOutbox(t)
+	d.fillPublished(1, 3, "9 days")
+	holder := d.connect()
+	// A DELETE waits for the one, reading for the other, too.
+	for _, lock := range []string{"SHARE", "ACCESS EXCLUSIVE"} {
+		d.fillPublished(4, 4, "9 days")
+		d.on(holder, "BEGIN; LOCK TABLE outbox IN "+lock+" MODE")
+		p := d.purger(Config{})
+		pass := &purgePass{Purger: p, may: func() bool {
+			if !p.said.IsZero() {
+				d.on(holder, "ROLLBACK")
+			}
+			return true
+		}}
+		if err := pass.run(d.ctx()); err != nil || pass.done.Kept != 0 || p.said.IsZero() {
+			t.Errorf("%s: %+v %v", lock, pass.done, err)
+		}
+		if got := d.text(outboxIDs); got != "" {
+			t.Errorf("%s: left are %q", lock, got)
+		}
+	}
+	if !strings.Contains(d.logs.String(), "has locked the table") {
+		t.Errorf("it does not say so: %s", d.logs)
+	}
+}
+
+// TestPurgeStopsBetweenBatches, by a relay that no longer works, and by the end
+// of its context, and keeps what is done.
+func TestPurgeStopsBetweenBatches(t *testing.T) {
+	d := newOutbox(t)
+	d.fillPublished(1, 7, "9 days")
+	p := d.purger(Config{})
+	pass := &purgePass{Purger: p, may: func() bool { return p.Deleted() == 0 }}
+	if err := pass.run(d.ctx()); err != nil || pass.done.Deleted != 2 {
+		t.Errorf("%+v %v, want a batch of two", pass.done, err)
+	}
+	ctx, cancel := context.WithCancel(d.ctx())
+	defer cancel()
+	pass = &purgePass{Purger: p, may: func() bool {
+		if p.Deleted() == 4 {
+			cancel()
+		}
+		return true
+	}}
+	if err := pass.run(ctx); !errors.Is(err, context.Canceled) || pass.done.Deleted != 2 {
+		t.Errorf("%+v %v, want a batch of two", pass.done, err)
+	}
+	if got := d.text(outboxIDs); got != "5 6 7" {
+		t.Errorf("left are %q", got)
 	}
 }
 

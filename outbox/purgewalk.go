@@ -55,7 +55,11 @@ func (p *purgePass) walk(ctx context.Context) error {
 			return ctx.Err()
 		}
 		began := time.Now()
-		c, err := p.next(ctx, after)
+		var c chunk
+		err := p.untilFree(ctx, func() (err error) {
+			c, err = p.next(ctx, after)
+			return err
+		})
 		if err != nil {
 			return p.explain(err)
 		}
@@ -185,8 +189,11 @@ func (p *purgePass) delete(ctx context.Context, batch []oldRow) error {
 		p.log.Debug("a published row cannot be deleted", "id", batch[0].id, "err", err)
 		p.done.Kept++
 	default:
-		if err := p.tableIsFree(ctx, err); err != nil {
-			return err
+		if pg.Code(err) == lockNotAvailable {
+			// Perhaps it is not a row, but the whole table.
+			if err := p.untilFree(ctx, func() error { return p.lockTable(ctx) }); err != nil {
+				return p.explain(err)
+			}
 		}
 		if err := p.delete(ctx, batch[:len(batch)/2]); err != nil {
 			return err
@@ -202,26 +209,43 @@ func (p *purgePass) delete(ctx context.Context, batch []oldRow) error {
 func inUse(err error) bool {
 	code := pg.Code(err)
 	switch code {
-	case "55P03", "40P01", "P0001": // lock_not_available, deadlock_detected, raise_exception
+	case lockNotAvailable, "40P01", "P0001": // the last two are deadlock_detected and raise_exception
 		return true
 	}
 	return strings.HasPrefix(code, "23") // integrity violations
 }
 
-// tableIsFree returns the error if it was not for a row but for the table, which
-// somebody holds.
-func (p *purgePass) tableIsFree(ctx context.Context, err error) error {
-	if pg.Code(err) != "55P03" {
-		return nil
+const lockNotAvailable = "55P03"
+
+// untilFree does something that waits for the table, until nobody holds that, as
+// an ALTER TABLE does. In between others come first.
+func (p *purgePass) untilFree(ctx context.Context, do func() error) error {
+	began := time.Now()
+	for {
+		err := do()
+		if pg.Code(err) != lockNotAvailable || p.patience > 0 && time.Since(began) >= p.patience {
+			return err
+		}
+		if time.Since(p.said) >= purgeSay {
+			p.said = time.Now()
+			p.log.Info("purging published rows waits for whoever has locked the table", "table", p.table.table.String(), "deleted", p.done.Deleted)
+		}
+		rest(ctx, purgeLook)
+		if p.interrupted(ctx) {
+			return ctx.Err()
+		}
 	}
+}
+
+// lockTable takes the lock of a DELETE, for a moment.
+func (p *purgePass) lockTable(ctx context.Context) error {
 	ctx, cancel := statement(ctx)
 	defer cancel()
-	_, locked := p.conn.PgConn().Exec(ctx, p.fill("BEGIN; LOCK TABLE {table} IN ROW EXCLUSIVE MODE; COMMIT")).ReadAll()
-	if locked == nil {
-		return nil
+	_, err := p.conn.PgConn().Exec(ctx, p.fill("BEGIN; LOCK TABLE {table} IN ROW EXCLUSIVE MODE; COMMIT")).ReadAll()
+	if err != nil {
+		_, _ = p.conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll()
 	}
-	_, _ = p.conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll()
-	return p.explain(locked)
+	return err
 }
 
 // deleteBatch is one transaction.
