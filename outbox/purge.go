@@ -87,8 +87,8 @@ var purgeSession = fmt.Sprintf(`
 // A pass walks over the table once, in the order of the ids, along their index.
 // With ids that are integers and grow, the old rows come first, and the pass
 // ends with the first thousand rows that are all too young: it costs what it
-// deletes. With other ids it looks at each row of the table once, so that [Run]
-// does that for at most a twentieth of the time. Between batches it pauses for
+// deletes. With other ids it looks at each row of the table once, and Run does
+// that for at most a twentieth of the time. Between batches it pauses for
 // as long as they take.
 //
 // A batch in which a foreign key or a trigger keeps a row is halved until that
@@ -142,6 +142,7 @@ type purgePass struct {
 
 	old, young string        // conditions of rows
 	reported   time.Time     // when it was last said how far it is
+	cut        bool          // it ends before the end of the table
 	reading    time.Duration // what the walk took, without the deletions
 }
 

@@ -14,7 +14,8 @@ const (
 	walkShare = 20
 	// slotPatience is how long a pass waits for the slot. The next one begins anew.
 	slotPatience = time.Minute
-	// purgeAgain is when a pass that failed is tried again, at most.
+	// purgeAgain is when a pass that failed or was cut short is made again, at
+	// most.
 	purgeAgain = time.Minute
 	// purgeLook is how often it is looked whether it is time.
 	purgeLook = time.Second
@@ -42,7 +43,7 @@ func (p *Purger) Run(ctx context.Context, may func() bool) error {
 		pass := &purgePass{Purger: p, patience: slotPatience, may: may}
 		err := pass.run(ctx)
 		pause := every
-		if err != nil {
+		if err != nil || pass.cut {
 			pause = min(every, purgeAgain)
 		}
 		next = time.Now().Add(max(pause, walkShare*pass.reading))
@@ -51,7 +52,7 @@ func (p *Purger) Run(ctx context.Context, may func() bool) error {
 		case err != nil && err.Error() != failing:
 			failing = err.Error()
 			p.log.Warn("purging published rows fails", "err", err, "deleted", pass.done.Deleted)
-		case err == nil:
+		case err == nil && !pass.cut:
 			if failing != "" {
 				failing = ""
 				p.log.Info("purging published rows works again")

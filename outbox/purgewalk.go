@@ -85,7 +85,10 @@ func (p *purgePass) walk(ctx context.Context) error {
 // interrupted reports whether the pass is to end: by ctx, by whoever started it,
 // or since the relay follows another server now.
 func (p *purgePass) interrupted(ctx context.Context) bool {
-	return ctx.Err() != nil || p.may != nil && !p.may() || p.table.conn.Load() != p.config
+	if ctx.Err() != nil || p.may != nil && !p.may() || p.table.conn.Load() != p.config {
+		p.cut = true
+	}
+	return p.cut
 }
 
 // pause lets others work.
