@@ -19,7 +19,7 @@ type purgeCmd struct {
 
 // Help is printed by --help.
 func (purgeCmd) Help() string {
-	return `purge deletes rows that were published long ago, in small transactions with pauses between them, beside relays and applications that work. It never deletes a row that is not published, and waits for nobody: a row that is locked, or that another table refers to, is left. run --purge-after does the same all the time.
+	return `purge deletes rows that were published long ago, in small transactions with pauses between them, beside relays and applications that work. It never deletes a row that is not published, and waits for nobody: a row that is locked, or that another table refers to, is left. --purge-after has run and poll do the same all the time.
 
 Where rows are marked, those go whose published_at is old enough. Where they are not (--mark=none, or no such column), rows go by created_at, and only once the slot of a relay that works has confirmed them; purge waits for that. With --mark=delete there is nothing to purge.
 

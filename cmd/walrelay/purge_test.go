@@ -7,7 +7,7 @@ import (
 )
 
 // Published rows vanish beside writers and over a death of the relay, by the
-// relay and by hand at once. Each row arrives once, and none goes before it does.
+// relay, by hand, and by a poller. Each row arrives once, and none goes before it does.
 func TestPublishedRowsArePurged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{})
@@ -56,5 +56,12 @@ func TestPublishedRowsArePurged(t *testing.T) {
 	w.toRedis.Restore()
 	w.verify(0)
 	w.allDeleted()
+	p.stop()
+
+	p = w.startPoll("--purge-after", "500ms")
+	w.insert("polled", 5)
+	w.verify(0)
+	w.allDeleted()
+	purges()
 	p.stop()
 }
