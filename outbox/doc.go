@@ -45,4 +45,8 @@
 // most [lockTimeout] for the table. Rows are locked in the order of their ids.
 // Reading candidates holds an ACCESS SHARE lock on the table for as long as the
 // backfill takes, so that an ALTER TABLE waits for it.
+//
+// A [Purger] skips rows that are locked. It waits [purgeLock] at most, for the
+// table and for what a foreign key deletes along with a row, and holds the rows
+// of one batch meanwhile. Nobody marks those: they are published.
 package outbox

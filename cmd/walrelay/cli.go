@@ -23,6 +23,7 @@ type cli struct {
 	Poll     pollCmd     `cmd:"" help:"Carry rows by polling the table, where logical replication is not allowed."`
 	Audit    auditCmd    `cmd:"" help:"Compare the table with the stream: every row once, and nothing else."`
 	Heal     healCmd     `cmd:"" help:"Have the relay publish what the stream lacks."`
+	Purge    purgeCmd    `cmd:"" help:"Delete rows that were published long ago."`
 	Setup    setupCmd    `cmd:"" help:"Create the publication, and the table if asked; or print the SQL for it."`
 	Skip     skipCmd     `cmd:"" help:"Have the relay put a row that it cannot publish on the dead stream, and go on."`
 	Teardown teardownCmd `cmd:"" help:"Drop the replication slot, the publication and the checkpoint. Never the table."`

@@ -132,4 +132,12 @@ func TestRowsAreLeftAlone(t *testing.T) {
 	w.toRedis.Resume()
 	p.becomes("one with an age of 0", func(_ int, doc healthDocument) bool { return doc.Age != nil && *doc.Age == 0 })
 	w.verify(700)
+
+	// They are deleted once the slot confirms them, though nothing is written.
+	code, out, errs := walrelay(nil, "purge", mode, "--older-than", "0s", "--postgres", w.dsn)
+	if code != exitDone || out != fmt.Sprintf("deleted %d rows\n", len(w.committed())) {
+		t.Errorf("purge: exit code %d, printed %s%s", code, out, errs)
+	}
+	w.exec(rows(5))
+	w.verify(700)
 }

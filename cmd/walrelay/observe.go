@@ -27,6 +27,7 @@ type observer struct {
 	relay      *relay.Relay // nil where a poller works instead
 	table      *outbox.Table
 	log        *slog.Logger
+	purger     *outbox.Purger
 	thresholds health.Thresholds
 
 	mu        sync.Mutex
@@ -287,5 +288,6 @@ func (o *observer) stats() web.Stats {
 		AppendRetries: s.AppendRetries, StampRetries: s.StampRetries, Reconnects: s.Reconnects,
 		Marked: s.Marked, MarksWaiting: s.MarksWaiting,
 		Heals: s.Heals, LostEntries: s.LostEntries,
+		Purged: o.purger.Deleted(),
 	}
 }

@@ -63,13 +63,13 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		Log:             p.log,
 	})
 	o := &observer{status: r.Status, relay: r, table: rows, log: p.log, thresholds: health.Thresholds{AgeCritical: cfg.AgeCritical, LagCritical: int64(cfg.LagCritical)}}
-
 	return serve(ctx, p, o, loops, slot.NewMonitor(where, p.log), r.Run)
 }
 
 // serve works until ctx ends, with the monitor and the pages, which stay until
 // that has stopped.
 func serve(ctx context.Context, p *process, o *observer, loops *web.Heartbeats, m *slot.Monitor, work func(context.Context) error) error {
+	o.purger = newPurger(p, o.table)
 	server, err := pages(p.cfg, p.log, o, loops)
 	if err != nil {
 		return err
@@ -88,6 +88,16 @@ func serve(ctx context.Context, p *process, o *observer, loops *web.Heartbeats, 
 		loop := loops.Register("monitor")
 		defer loop.Done()
 		return o.watch(watching, m, loop.Beat)
+	})
+	group.Go(func() error {
+		// Until told to stop, as the relay: what is in flight is not a purge.
+		purging, stop := context.WithCancel(watching)
+		defer stop()
+		defer context.AfterFunc(ctx, stop)()
+		return o.purger.Run(purging, func() bool {
+			role := o.status().Role
+			return role == relay.RoleStreaming || role == relay.RolePolling
+		})
 	})
 	group.Go(func() error { return server.Run(watching) })
 	return group.Wait()

@@ -33,6 +33,7 @@ func samples() map[string][2]string {
 		"column-published-at": {"sent", ""},
 		"heal":                {"manual", "manual"}, // as with log-format
 		"heal-margin":         {"2h", "30m"},
+		"purge-after":         {"168h", "1h"},
 		"field":               {"id=id,body=payload", "id=id"},
 	}
 }

@@ -145,7 +145,7 @@ func TestPrintedSQLMakesAWorkingSetup(t *testing.T) {
 		{
 			name: "defaults", database: "shop", role: "relay", publication: "walrelay",
 			table: cdc.Table{Schema: "public", Name: "outbox"},
-			args:  []string{"--create-table"}, marks: outbox.MarkPublishedAt,
+			args:  []string{"--create-table", "--purge-after", "1h"}, marks: outbox.MarkPublishedAt,
 		},
 		{
 			name: "odd names", database: `Da"ta $$ 'Base`, role: `Re"lay -- \ ':x`, publication: `Pub $walrelay$ 'x\y" :z`,
@@ -252,6 +252,12 @@ func asRunDoes(t *testing.T, cfg *Config, marks outbox.MarkMode) {
 	}
 	if table.Marks() != marks {
 		t.Errorf("rows are marked by %s, want %s", table.Marks(), marks)
+	}
+	if cfg.PurgeAfter > 0 {
+		purger := outbox.NewPurger(table, outbox.PurgeConfig{OlderThan: cfg.PurgeAfter, Batch: purgeBatch}, log)
+		if _, err := purger.Pass(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

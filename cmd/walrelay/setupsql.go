@@ -49,14 +49,20 @@ func (c *setupCmd) print(p *process) error {
 	return err
 }
 
-// markPrivileges are those that marking takes. Locking a row, which comes
-// before deleting it, takes UPDATE on some column.
+// markPrivileges are those that marking and purging take. Locking a row, which
+// comes before deleting it, takes UPDATE on some column.
 func markPrivileges(cfg *Config) []string {
-	switch {
-	case cfg.Mark == outbox.MarkDelete:
-		return []string{"DELETE", fmt.Sprintf("UPDATE (%s)", cdc.QuoteIdent(cfg.ColumnID))}
-	case cfg.Mark == outbox.MarkNone || cfg.ColumnPublishedAt == "":
-		return nil
+	update := func(column string) string { return fmt.Sprintf("UPDATE (%s)", cdc.QuoteIdent(column)) }
+	var privileges []string
+	deletes := cfg.Mark == outbox.MarkDelete || cfg.PurgeAfter > 0
+	if deletes {
+		privileges = append(privileges, "DELETE")
 	}
-	return []string{fmt.Sprintf("UPDATE (%s)", cdc.QuoteIdent(cfg.ColumnPublishedAt))}
+	switch {
+	case cfg.Mark != outbox.MarkDelete && cfg.Mark != outbox.MarkNone && cfg.ColumnPublishedAt != "":
+		privileges = append(privileges, update(cfg.ColumnPublishedAt))
+	case deletes:
+		privileges = append(privileges, update(cfg.ColumnID))
+	}
+	return privileges
 }

@@ -45,6 +45,7 @@ func valueTypes() []kong.Option {
 		kong.NamedMapper("duration-above-zero", valueType[time.Duration]{parse: parseDurationAboveZero}),
 		kong.NamedMapper("moment", valueType[moment]{parse: parseMoment}),
 		kong.NamedMapper("count", valueType[int]{parse: parseCount}),
+		kong.NamedMapper("batch", valueType[int]{parse: parseBatch}),
 		kong.NamedMapper("bytes", valueType[Bytes]{parse: parseBytes}),
 		kong.NamedMapper("http", valueType[string]{parse: parseHTTP}),
 		kong.NamedMapper("log-format", valueType[string]{parse: oneOf("text", "json")}),
@@ -215,6 +216,15 @@ func parseCount(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
 		return 0, errors.New("want a number of 0 or more, such as 20")
+	}
+	return n, nil
+}
+
+// parseBatch bounds what one transaction holds.
+func parseBatch(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > 10_000 {
+		return 0, errors.New("want a number of rows from 1 to 10000, such as 1000")
 	}
 	return n, nil
 }

@@ -51,6 +51,7 @@
 //	walrelay_marks_waiting                   gauge    rows     published and not marked yet
 //	walrelay_heals_total                     counter  heals    begun, by label reason: what was wrong, see cdc.Kind
 //	walrelay_lost_entries_total              counter  entries  whose rows were lost with a database
+//	walrelay_purged_rows_total               counter  rows     deleted from the table when they were published long ago
 //	walrelay_oldest_unpublished_age_seconds  gauge    seconds  age of the oldest row that is not published; 0 when all are
 //	walrelay_slot_active                     gauge    0 or 1   1 while a relay is connected to the slot
 //	walrelay_slot_unconfirmed_bytes          gauge    bytes    of WAL behind confirmed_flush_lsn: what is not delivered

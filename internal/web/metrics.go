@@ -24,6 +24,8 @@ type Stats struct {
 
 	Heals       map[cdc.Kind]uint64 // backfills that put rows back, by what was wrong
 	LostEntries uint64              // entries whose rows were lost with a database
+
+	Purged uint64 // published rows deleted from the table, as --purge-after says
 }
 
 // Build names the binary.
@@ -66,7 +68,7 @@ type Collector struct {
 	published, dead                *prometheus.Desc
 	skipped, batches               *prometheus.Desc
 	retries, marked, marksWaiting  *prometheus.Desc
-	heals, lostEntries             *prometheus.Desc
+	heals, lostEntries, purged     *prometheus.Desc
 	oldest                         *prometheus.Desc
 	active, walStatus              *prometheus.Desc
 	unconfirmed, retained, safeWAL *prometheus.Desc
@@ -94,6 +96,7 @@ func NewCollector(health func() health.Document, stats func() Stats) *Collector 
 		marksWaiting: desc("marks_waiting", "Rows published and not marked in the table yet."),
 		heals:        desc("heals_total", "Backfills begun because rows may have been missing, by what was wrong.", "reason"),
 		lostEntries:  desc("lost_entries_total", "Entries on a stream whose rows were lost with a database."),
+		purged:       desc("purged_rows_total", "Published rows deleted from the table when they were old enough."),
 		oldest:       desc("oldest_unpublished_age_seconds", "Age of the oldest row that is not published, 0 when all are; absent when unknown."),
 		active:       desc("slot_active", "1 while a relay is connected to the slot."),
 		walStatus:    desc("slot_wal_status", "1 for the slot's wal_status, 0 for the others.", "status"),
@@ -107,7 +110,7 @@ func NewCollector(health func() health.Document, stats func() Stats) *Collector 
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.status, c.role, c.published, c.dead, c.skipped, c.batches, c.retries, c.marked, c.marksWaiting,
-		c.heals, c.lostEntries, c.oldest, c.active, c.walStatus, c.unconfirmed, c.retained, c.safeWAL,
+		c.heals, c.lostEntries, c.purged, c.oldest, c.active, c.walStatus, c.unconfirmed, c.retained, c.safeWAL,
 	} {
 		descs <- d
 	}
@@ -142,6 +145,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		counter(c.heals, float64(stats.Heals[kind]), string(kind))
 	}
 	counter(c.lostEntries, float64(stats.LostEntries))
+	counter(c.purged, float64(stats.Purged))
 	if doc.OldestAge != nil {
 		gauge(c.oldest, *doc.OldestAge)
 	}

@@ -65,7 +65,7 @@ func TestMetrics(t *testing.T) {
 	stats := Stats{
 		Published: 1, Dead: 12, SkippedOnStream: 2, Batches: 3, AppendRetries: 4, StampRetries: 5,
 		Reconnects: 6, Marked: 7, MarksWaiting: 8,
-		Heals: map[cdc.Kind]uint64{cdc.NoSlot: 9}, LostEntries: 10,
+		Heals: map[cdc.Kind]uint64{cdc.NoSlot: 9}, LostEntries: 10, Purged: 11,
 	}
 	heals := ""
 	for _, kind := range slices.Sorted(slices.Values(cdc.Kinds)) {
@@ -76,6 +76,7 @@ func TestMetrics(t *testing.T) {
 		heals += fmt.Sprintf("walrelay_heals_total{reason=%q} %d\n", kind, n)
 	}
 	const totals = `walrelay_published_total 1
+walrelay_purged_rows_total 11
 walrelay_retries_total{reason="append"} 4
 walrelay_retries_total{reason="reconnect"} 6
 walrelay_retries_total{reason="stamp"} 5
