@@ -16,7 +16,7 @@ type pollCmd struct{}
 
 // Help is printed by --help.
 func (pollCmd) Help() string {
-	return `poll is the polling relay: every --poll-interval it takes up to 100 unpublished rows in the order of their ids, with FOR UPDATE SKIP LOCKED, appends them to the stream and marks them, in one transaction. It pauses only when fewer were there. It needs no replication slot, no REPLICATION privilege and no wal_level, and it writes the same entries as run.
+	return `poll is the polling relay: every --poll-interval it takes up to 100 unpublished rows in the order of their ids, passing over those that somebody has locked, appends them to the stream and marks them, in one transaction. It pauses only when fewer were there. It needs no replication slot, no REPLICATION privilege and no wal_level, and it writes the same entries as run.
 
 What it cannot promise: a crash between the append and the mark sends those rows again, ids are not the order of the commits, and it is slower and costs the primary more. Several pollers share the work; then no order is kept.
 

@@ -34,6 +34,9 @@ func samples() map[string][2]string {
 		"heal":                {"manual", "manual"}, // as with log-format
 		"heal-margin":         {"2h", "30m"},
 		"purge-after":         {"168h", "1h"},
+		"poll-interval":       {"50ms", "1s"},
+		"listen":              {"new_outbox_event", "rows of shop"},
+		"safety-interval":     {"5m", "30s"},
 		"field":               {"id=id,body=payload", "id=id"},
 	}
 }

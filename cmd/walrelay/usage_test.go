@@ -226,8 +226,9 @@ func TestHelp(t *testing.T) {
 func TestEachSettingIsInTheHelpOfSomeCommand(t *testing.T) {
 	_, app, _ := walrelay(nil, "--help")
 	_, run, _ := walrelay(nil, "run", "--help")
+	_, poll, _ := walrelay(nil, "poll", "--help")
 	for _, name := range settingNames(t) {
-		for _, help := range []string{app, run} {
+		for _, help := range []string{app, run + poll} {
 			if !strings.Contains(help, "--"+name+"=") || !strings.Contains(help, "["+envName(name)+"]") {
 				t.Errorf("--%s and %s are not both in the help", name, envName(name))
 			}

@@ -96,6 +96,7 @@ walrelay_marked_total 7
 walrelay_marks_waiting 8
 walrelay_oldest_unpublished_age_seconds 1.5
 ` + totals + `walrelay_role{role="backfill"} 1
+walrelay_role{role="polling"} 0
 walrelay_role{role="standby"} 0
 walrelay_role{role="starting"} 0
 walrelay_role{role="streaming"} 0
@@ -118,6 +119,7 @@ walrelay_lost_entries_total 10
 walrelay_marked_total 7
 walrelay_marks_waiting 8
 ` + totals + `walrelay_role{role="backfill"} 0
+walrelay_role{role="polling"} 0
 walrelay_role{role="standby"} 0
 walrelay_role{role="starting"} 1
 walrelay_role{role="streaming"} 0
@@ -133,6 +135,7 @@ walrelay_marked_total 7
 walrelay_marks_waiting 8
 walrelay_oldest_unpublished_age_seconds 0
 ` + totals + `walrelay_role{role="backfill"} 0
+walrelay_role{role="polling"} 0
 walrelay_role{role="standby"} 1
 walrelay_role{role="starting"} 0
 walrelay_role{role="streaming"} 0
