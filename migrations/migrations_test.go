@@ -27,19 +27,25 @@ const patience = 30 * time.Second
 
 // db is a session in a database of the test's own.
 type db struct {
-	t    *testing.T
-	conn *pgconn.PgConn
-	dsn  string
+	t     *testing.T
+	conn  *pgconn.PgConn
+	dsn   string
+	heard func(*pgconn.Notification)
 }
 
 func connect(t *testing.T, dsn string) *db {
 	t.Helper()
-	conn, err := pgconn.Connect(t.Context(), dsn)
+	d := &db{t: t, dsn: dsn, heard: func(*pgconn.Notification) {}}
+	cfg, err := pgconn.ParseConfig(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close(context.Background()) })
-	return &db{t, conn, dsn}
+	cfg.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { d.heard(n) }
+	if d.conn, err = pgconn.ConnectConfig(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.conn.Close(context.Background()) })
+	return d
 }
 
 // try runs SQL and returns its last column of all rows, in one line.
@@ -156,5 +162,46 @@ func TestTableWithoutSchema(t *testing.T) {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || pgErr.Code != "3F000" {
 		t.Errorf("error %v, want 3F000, that the schema does not exist", err)
+	}
+}
+
+// TestNotifyTellsOfEachStatement that inserts, once its transaction commits,
+// whatever the names; and it is made once.
+func TestNotifyTellsOfEachStatement(t *testing.T) {
+	const channel = `it's "new" \ {{table}}`
+	for _, table := range tables {
+		t.Run(table.String(), func(t *testing.T) {
+			d := connect(t, server.NewDatabase(t))
+			d.exec("CREATE SCHEMA IF NOT EXISTS " + cdc.QuoteIdent(table.Schema))
+			d.exec(Table(table))
+			triggers := func() string { return d.exec("SELECT format('%s %s', oid, tgname) FROM pg_trigger") }
+			d.exec(Notify(table, channel))
+			before := triggers()
+			writer := connect(t, d.dsn)
+			writer.exec("BEGIN; LOCK TABLE " + table.String())
+			d.exec(Notify(table, channel))
+			writer.exec("ROLLBACK")
+			if after := triggers(); after != before || !strings.Contains(before, NotifyTrigger) {
+				t.Errorf("the triggers %s became %s", before, after)
+			}
+			d.exec("LISTEN " + cdc.QuoteIdent(channel))
+			insert := "INSERT INTO " + table.String() + " (kind, payload) VALUES ('k', '1'), ('k', '2')"
+			writer.exec("BEGIN; " + insert + "; ROLLBACK")
+			writer.exec("BEGIN; " + insert + "; " + insert + "; COMMIT; " + insert)
+			heard := 0
+			d.heard = func(n *pgconn.Notification) {
+				if n.Channel != channel {
+					t.Errorf("notified %q", n.Channel)
+				}
+				heard++
+			}
+			for heard < 2 {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				if err := d.conn.WaitForNotification(ctx); err != nil {
+					t.Fatalf("heard %d notifications: %v", heard, err)
+				}
+				cancel()
+			}
+		})
 	}
 }

@@ -144,20 +144,18 @@ func createNotifyTrigger(ctx context.Context, p *process) error {
 	}
 	defer closeConn(conn)
 	table, channel := p.cfg.Table, cmp.Or(p.cfg.Listen, defaultChannel)
-	is := func() (found *string, err error) {
-		err = conn.QueryRow(ctx, `SELECT max(rtrim(convert_from(tgargs, 'UTF8'), '\000')) FROM pg_trigger
-			WHERE tgrelid = to_regclass($1) AND tgname = $2`, table.String(), migrations.NotifyTrigger).Scan(&found)
-		return found, err
-	}
-	before, err := is()
+	// The arguments end with a zero byte each.
+	var there []byte
+	err = conn.QueryRow(ctx, `SELECT max(tgargs::text)::bytea FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $2`,
+		table.String(), migrations.NotifyTrigger).Scan(&there)
 	if err != nil {
 		return fmt.Errorf("look for the trigger %s: %w", migrations.NotifyTrigger, err)
 	}
-	if before != nil {
-		if *before != channel {
+	if there != nil {
+		if is := strings.TrimRight(string(there), "\x00"); is != channel {
 			return &fault.Error{
-				Problem: fmt.Sprintf("the trigger %s of %s notifies the channel %q, not %q", migrations.NotifyTrigger, table, *before, channel),
-				Fix:     fmt.Sprintf("give --listen %s, or DROP TRIGGER %s ON %s; and run this again", *before, migrations.NotifyTrigger, table),
+				Problem: fmt.Sprintf("the trigger %s of %s notifies the channel %q, not %q", migrations.NotifyTrigger, table, is, channel),
+				Fix:     fmt.Sprintf("give --listen %q, or DROP TRIGGER %s ON %s and run this again", is, migrations.NotifyTrigger, table),
 			}
 		}
 		fmt.Fprintf(p.stdout, "the trigger %s of %s is there already\n", migrations.NotifyTrigger, table)

@@ -94,6 +94,25 @@ the publication "walrelay" of "public"."outbox" is there already
 	}
 }
 
+func TestSetupAddsATriggerOnce(t *testing.T) {
+	t.Parallel()
+	server := testservers.StartPostgres(t, testservers.PostgresOptions{})
+	dsn := server.NewDatabase(t)
+	const added = "added the trigger walrelay_notify to \"public\".\"outbox\", which notifies new rows\n"
+	const there = "the trigger walrelay_notify of \"public\".\"outbox\" is there already\n"
+	args := []string{"setup", "--postgres", dsn, "--create-notify-trigger", "--listen", "new rows"}
+	expectFailure(t, exitFailure, []string{`no table "public"."outbox"`, "--create-table"}, args...)
+	_, out, _ := walrelay(nil, append(args, "--create-table")...)
+	if !strings.Contains(out, added) {
+		t.Errorf("it printed %s", out)
+	}
+	if _, out, _ = walrelay(nil, args...); !strings.Contains(out, there) {
+		t.Errorf("the second time it printed %s", out)
+	}
+	expectFailure(t, exitFailure, []string{`notifies the channel "new rows", not "new_outbox_event"`, "DROP TRIGGER walrelay_notify"},
+		"setup", "--postgres", dsn, "--create-notify-trigger")
+}
+
 func TestSetupOfATableThatIsThere(t *testing.T) {
 	server := testservers.StartPostgres(t, testservers.PostgresOptions{})
 	dsn := server.NewDatabase(t)
