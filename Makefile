@@ -10,7 +10,7 @@ PACKAGES ?= ./...
 # Packages run beside one another as there are processors: their tests mostly
 # wait for servers, each for its own.
 # So do the tests of one package.
-TESTFLAGS ?= -race -count=1 -parallel 4
+TESTFLAGS ?= -race -count=1 -parallel 6
 PG_VERSIONS ?= 13 14 15 16 17 18
 FUZZTIME ?= 20s
 

@@ -125,6 +125,8 @@ type Checkpoint struct {
 type Foreign struct {
 	After string `json:"after"` // they have higher ids in the stream
 	Until LSN    `json:"until"` // and their rows were committed before it
+	// Added is how many entries the stream ever had up to After; 0 if unknown.
+	Added int64 `json:"added,omitempty"`
 }
 
 // Blocked is a row that cannot be published.

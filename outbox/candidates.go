@@ -141,24 +141,7 @@ func (c *Candidates) Count(ctx context.Context) (n int64, oldest time.Time, err 
 	if err != nil || micros == nil {
 		return n, time.Time{}, c.table.explain(err)
 	}
-	return n, c.when(*micros), nil
-}
-
-// created is when a row was created, in microseconds since 1970, as SQL.
-func (c *Candidates) created() string {
-	if c.table.mapping.CreatedAt == "" {
-		return "NULL"
-	}
-	return "CASE WHEN isfinite(t.{created}) THEN (extract(epoch FROM t.{created}) * 1000000)::bigint END"
-}
-
-// when is the earliest moment that a creation time can mean.
-func (c *Candidates) when(micros int64) time.Time {
-	at := time.UnixMicro(micros).UTC()
-	if !c.layout.columns[c.table.mapping.CreatedAt].zoned() {
-		at = at.Add(-zoneMargin)
-	}
-	return at
+	return n, c.table.createdAt(c.layout, *micros), nil
 }
 
 // Each calls fn for each candidate, in the same order at every call, and stops
@@ -172,12 +155,9 @@ func (c *Candidates) when(micros int64) time.Time {
 func (c *Candidates) Each(ctx context.Context, fn func(cdc.Candidate) error) error {
 	t := c.table
 	columns := t.selected()
-	marked := "false"
-	if c.layout.has(t.mapping.PublishedAt) {
-		marked = "t.{published} IS NOT NULL"
-	}
+	marked := t.markedSQL(c.layout)
 	sql := "DECLARE candidates NO SCROLL CURSOR FOR SELECT " + columns.list + t.fill(
-		", "+marked+", "+c.created()+", CASE WHEN t.{id} IS NULL THEN 'ctid/' || t.tableoid || '/' || btrim(t.ctid::text, '()') END FROM {table} t WHERE "+c.where()+" ORDER BY "+c.order, "")
+		", "+marked+", "+c.table.createdSQL()+", CASE WHEN t.{id} IS NULL THEN 'ctid/' || t.tableoid || '/' || btrim(t.ctid::text, '()') END FROM {table} t WHERE "+c.where()+" ORDER BY "+c.order, "")
 	if err := c.exec(ctx, sql); err != nil {
 		return err
 	}
@@ -196,7 +176,7 @@ func (c *Candidates) Each(ctx context.Context, fn func(cdc.Candidate) error) err
 				if err != nil {
 					return err
 				}
-				candidate.Created = c.when(micros)
+				candidate.Created = c.table.createdAt(c.layout, micros)
 			}
 			return fn(candidate)
 		})

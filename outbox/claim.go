@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -17,13 +18,15 @@ import (
 // does with the rows meanwhile does not count.
 const claimPatience = 30 * time.Second
 
-// claimerSession is how a claimer's session differs.
+// claimerSession is how a claimer's session differs. A process that is suspended
+// must not keep its rows, and what vacuum waits for, for ever.
 //
 // synchronous_commit = local: like a mark that a promoted standby lacks, a row
 // that is taken twice because of a failover is on the stream twice, and a poller
 // may do that; writers' standbys do not slow it down.
 var claimerSession = fmt.Sprintf(`
 	SET lock_timeout = %d;
+	SET idle_in_transaction_session_timeout = '10min';
 	SET synchronous_commit = local;
 	SET enable_seqscan = off;
 	SET jit = off;
@@ -39,9 +42,9 @@ type Claimer struct {
 	conn  *pgx.Conn // nil while there is none
 	role  string
 
-	claim, mark string // SQL
-	mode        MarkMode
-	rows        []claimed
+	lock, claim, mark, left string // SQL
+	mode                    MarkMode
+	rows                    []claimed
 }
 
 // claimed is where a row is: its lock keeps it there. An id would do where it is
@@ -77,11 +80,13 @@ func (c *Claimer) Claim(ctx context.Context, limit int, fn func(cdc.Event) error
 	defer watch.Stop()
 
 	columns := c.table.selected()
-	result := c.conn.PgConn().Exec(ctx, "BEGIN; "+fmt.Sprintf(c.claim, limit))
+	// EXPLAIN of the mark takes the lock on the table that the mark takes: asked
+	// for when the rows are on the stream, it would be refused too late.
+	result := c.conn.PgConn().Exec(ctx, "BEGIN; "+c.lock+"; "+fmt.Sprintf(c.claim, limit))
 	var failed error // fn's
-	for result.NextResult() {
+	for n := 0; result.NextResult(); n++ {
 		reader := result.ResultReader()
-		for failed == nil && reader.NextRow() {
+		for claim := n == 2; claim && failed == nil && reader.NextRow(); {
 			watch.Stop()
 			row := reader.Values()
 			ev := columns.event(c.table, row)
@@ -107,6 +112,9 @@ func (c *Claimer) Claim(ctx context.Context, limit int, fn func(cdc.Event) error
 // Done marks the first n claimed rows and ends the claim. After an error none
 // is marked, or, where the answer was lost, perhaps all are.
 func (c *Claimer) Done(ctx context.Context, n int) error {
+	if c.conn == nil {
+		return errNothingClaimed
+	}
 	if err := c.markRows(ctx, n); err != nil {
 		return err
 	}
@@ -126,11 +134,16 @@ func (c *Claimer) markRows(ctx context.Context, n int) error {
 		for i, row := range c.rows[:n] {
 			parts[i], places[i] = row.part, row.at
 		}
-		result := c.conn.PgConn().ExecParams(ctx, c.mark, [][]byte{textArray(parts), textArray(places)}, nil, nil, nil).Read()
-		err := result.Err
-		if marked := result.CommandTag.RowsAffected(); err == nil && marked < int64(n) {
+		marked := 0
+		err := rows(ctx, c.conn, c.mark, [][]byte{textArray(parts), textArray(places)}, func(row [][]byte) error {
+			if string(row[0]) == "t" {
+				marked++
+			}
+			return nil
+		})
+		if err == nil && marked < n {
 			err = &fault.Error{
-				Problem: fmt.Sprintf("a trigger of %s undoes the marks of %d rows that are on the stream", c.table.table, int64(n)-marked),
+				Problem: fmt.Sprintf("a trigger of %s undoes the marks of %d rows", c.table.table, n-marked),
 				Fix:     fmt.Sprintf("have the table's triggers pass what %s does", c.role),
 				Err:     ErrMarkRefused,
 			}
@@ -142,22 +155,42 @@ func (c *Claimer) markRows(ctx context.Context, n int) error {
 	return nil
 }
 
-// Rehearse marks the first row that can be claimed and takes that back: rows that
-// cannot be marked would be appended again and again. It returns how many rows
-// there were, none or one.
-func (c *Claimer) Rehearse(ctx context.Context) (n int, err error) {
-	n, err = c.Claim(ctx, 1, func(cdc.Event) error { return nil })
+// Rehearse claims and marks rows and takes that back: those that cannot be marked
+// would be appended again and again. It returns how many there were.
+func (c *Claimer) Rehearse(ctx context.Context, limit int) (n int, err error) {
+	n, err = c.Claim(ctx, limit, func(cdc.Event) error { return nil })
 	if err != nil {
 		return 0, err
 	}
 	if err := c.markRows(ctx, n); err != nil {
 		return 0, err
 	}
+	// The constraints that would wait for the commit.
+	if err := c.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
+		return 0, c.failed(ctx, err, true)
+	}
 	if err := c.exec(ctx, "ROLLBACK"); err != nil {
 		return 0, c.failed(ctx, err, true)
 	}
 	return n, nil
 }
+
+// Left reports whether there are rows that are not marked, whoever has them
+// claimed or locked.
+func (c *Claimer) Left(ctx context.Context) (left bool, err error) {
+	if err := c.open(ctx); err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimPatience)
+	defer cancel()
+	err = rows(ctx, c.conn, c.left, nil, func([][]byte) error { left = true; return nil })
+	if err != nil {
+		return false, c.failed(ctx, err, false)
+	}
+	return left, nil
+}
+
+var errNothingClaimed = errors.New("outbox: nothing is claimed")
 
 // failed gives everything back and says what the error means.
 func (c *Claimer) failed(ctx context.Context, err error, marking bool) error {
@@ -205,15 +238,17 @@ func (c *Claimer) prepare(ctx context.Context) error {
 	}
 	// FOR NO KEY UPDATE is what the UPDATE itself takes: it gets along with the
 	// locks of foreign keys, and excludes other pollers all the same.
-	lock := "NO KEY UPDATE"
-	change := "UPDATE {table} t SET {published} = clock_timestamp() FROM "
+	strength := "NO KEY UPDATE"
+	change, marked := "UPDATE {table} t SET {published} = clock_timestamp()", "t.{published} IS NOT NULL"
+	from := " FROM "
 	if c.mode == MarkDelete {
-		lock = "UPDATE"
-		change = "DELETE FROM {table} t USING "
+		strength, change, from, marked = "UPDATE", "DELETE FROM {table} t", " USING ", "true"
 	}
+	c.lock = t.fill("EXPLAIN "+change+" WHERE false", "")
 	c.claim = strings.ReplaceAll("SELECT "+t.selected().list+", t.tableoid, t.ctid "+
-		t.fill("FROM {table} t WHERE "+t.unmarked(l)+" ORDER BY t.{id}", ""), "%", "%%") + " LIMIT %d FOR " + lock + " OF t SKIP LOCKED"
-	c.mark = t.fill(change+"unnest($1::oid[], $2::tid[]) c (part, at) WHERE t.tableoid = c.part AND t.ctid = c.at", "")
+		t.fill("FROM {table} t WHERE "+t.unmarked(l)+" ORDER BY t.{id}", ""), "%", "%%") + " LIMIT %d FOR " + strength + " OF t SKIP LOCKED"
+	c.left = t.fill("SELECT FROM {table} t WHERE "+t.unmarked(l)+" ORDER BY t.{id} LIMIT 1", "")
+	c.mark = t.fill(change+from+"unnest($1::oid[], $2::tid[]) c (part, at) WHERE t.tableoid = c.part AND t.ctid = c.at RETURNING "+marked, "")
 	return c.exec(ctx, claimerSession)
 }
 

@@ -131,12 +131,12 @@ func TestRehearsalChangesNothing(t *testing.T) {
 	d := newOutbox(t)
 	c := d.open(Config{}).Claimer()
 	defer c.Close()
-	rehearse := func() (int, error) { return c.Rehearse(d.ctx()) }
+	rehearse := func() (int, error) { return c.Rehearse(d.ctx(), 100) }
 	if n, err := rehearse(); n != 0 || err != nil {
 		t.Errorf("without rows: %d, %v", n, err)
 	}
 	d.exec(`INSERT INTO outbox (kind, payload) VALUES ('k', '{}'), ('k', '{}')`)
-	if n, err := rehearse(); n != 1 || err != nil {
+	if n, err := rehearse(); n != 2 || err != nil {
 		t.Errorf("with rows: %d, %v", n, err)
 	}
 	if left := d.text("SELECT count(*) FROM outbox WHERE published_at IS NULL"); left != "2" {

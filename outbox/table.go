@@ -46,6 +46,9 @@ type Table struct {
 
 	markerMu sync.Mutex
 	marker   *marker // of Mark and Locker; nil while there is none
+
+	lookerMu sync.Mutex
+	looker   *pgx.Conn // of Published; nil while there is none
 }
 
 // New prepares a table. It does not connect; the Mapping must be valid.
@@ -86,6 +89,9 @@ func (t *Table) Marks() MarkMode {
 	return MarkNone
 }
 
+// KnowsAge reports whether rows tell when they were created.
+func (t *Table) KnowsAge() bool { return t.mapping.CreatedAt != "" }
+
 // KeepsRows reports whether published rows stay in the table: not where they
 // are deleted. Before the first Check they do.
 func (t *Table) KeepsRows() bool { return t.Marks() != MarkDelete }
@@ -106,8 +112,10 @@ func (t *Table) JSONFields() map[string]bool {
 	return fields
 }
 
-// Close ends the marker's connection. Mark opens another one.
+// Close ends the connections that are kept. Where they are needed again they are
+// opened again.
 func (t *Table) Close() {
+	t.closeLooker()
 	t.markerMu.Lock()
 	defer t.markerMu.Unlock()
 	t.closeMarker()

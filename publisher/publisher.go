@@ -146,7 +146,7 @@ func (p *Publisher) Append(ctx context.Context, key string, expected cdc.Version
 
 // patient is the client for a command of that many bytes. A value can take
 // longer to Redis than a Redis that is well may take to answer.
-func (p *Publisher) patient(bytes int) redis.Cmdable {
+func (p *Publisher) patient(bytes int) redis.Scripter {
 	client, ok := p.client.(*redis.Client)
 	if !ok || bytes <= quickBytes {
 		return p.client

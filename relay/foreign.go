@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -37,14 +38,14 @@ func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Che
 			after = "0-0"
 		}
 		cp.LastIDs = nil
-		if !state.Exists || state.LastID == after || state.Length == 0 {
+		if !state.Exists || state.LastID == after {
 			return nil, nil
 		}
 		end, err := session.WALEnd(ctx)
 		if err != nil {
 			return nil, err
 		}
-		cp.Foreign = &cdc.Foreign{After: after, Until: end + foreignSlack}
+		cp.Foreign = &cdc.Foreign{After: after, Until: end + foreignSlack, Added: cp.Added[r.cfg.Stream]}
 	}
 	t := r.newTail(foreignEntries)
 	t.first, t.last = "("+cp.Foreign.After, state.LastID
@@ -58,14 +59,53 @@ func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Che
 		return nil, &GapError{Kind: cdc.ForeignEntries, Err: fmt.Errorf(
 			"another program has appended more than %d entries of outbox rows to the stream %q since %s", foreignEntries, r.cfg.Stream, cp.Foreign.After)}
 	}
-	if len(t.entries) == 0 {
+	if err := r.foreignDeleted(ctx, session, t, cp.Foreign, state); err != nil {
+		return nil, err
+	}
+	if len(t.entries) == 0 && t.deletedTo == "" {
 		cp.Foreign, cp.LastIDs = nil, map[string]string{r.cfg.Stream: state.LastID}
 		return nil, nil
 	}
 	cp.LastIDs = nil
 	r.log.Info("another program has appended entries to the stream; rows that they are of are not appended again",
 		"stream", r.cfg.Stream, "entries", len(t.entries), "after", cp.Foreign.After)
+	if t.deletedTo != "" {
+		r.log.Warn("entries by another program were deleted or trimmed since; rows that are marked as published and may have been theirs are not appended again",
+			"stream", r.cfg.Stream, "up to", t.deletedTo)
+	}
 	return t, nil
+}
+
+// foreignDeleted notes which of the entries that others appended are gone again,
+// as far as Redis tells: fewer are there than were added.
+func (r *Relay) foreignDeleted(ctx context.Context, session Session, t *tail, foreign *cdc.Foreign, state cdc.StreamState) error {
+	if state.Added-foreign.Added <= t.seen {
+		return nil
+	}
+	ours, err := session.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	theirs, err := r.cfg.Sink.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	t.deletedTo = cmp.Or(cdc.DeletedUpTo(state, foreign.After), state.LastID)
+	if at, ok := idTime(t.deletedTo); ok {
+		t.deletedAt = at.Add(deletedMargin - theirs.Sub(ours))
+	}
+	return nil
+}
+
+// published reports whether another program has published a row whose entry is
+// not there: it was deleted, and the row is marked. A row that is younger than
+// all that was deleted is marked since the stream had it, and lost it.
+func (d *decoding) published(ev cdc.Event) (bool, error) {
+	if d.foreign.deletedTo == "" || ev.NoID || !d.cfg.Table.Marks() {
+		return false, nil
+	}
+	marked, created, err := d.cfg.Table.Published(d.ctx, ev.ID)
+	return marked && d.foreign.mayBeDeleted(created), err
 }
 
 // foreignUntil is where the rows end that others may have appended.

@@ -44,9 +44,11 @@ type PolledTable interface {
 	Claim(ctx context.Context, limit int, fn func(cdc.Event) error) (int, error)
 	// Done marks the first n claimed rows and ends the claim.
 	Done(ctx context.Context, n int) error
-	// Rehearse marks the first row that can be claimed and takes that back; it
-	// returns how many rows there were, none or one.
-	Rehearse(ctx context.Context) (int, error)
+	// Rehearse claims and marks rows and takes that back; it returns how many
+	// there were.
+	Rehearse(ctx context.Context, limit int) (int, error)
+	// Left reports whether there are unpublished rows, whoever has locked them.
+	Left(ctx context.Context) (bool, error)
 	// PassOver is the SQL that has a row left out.
 	PassOver(ev cdc.Event) string
 	// Close gives back what is claimed.
@@ -82,6 +84,8 @@ type Poller struct {
 	status status
 	wake   chan struct{} // holds a token when there may be rows
 	listen atomic.Bool   // whether notifications arrive
+
+	answered time.Time // when Redis last did
 
 	// unsure is set until a row could be marked, and after one could not: rows
 	// that cannot be marked would be appended again and again.
@@ -149,7 +153,11 @@ func (p *Poller) Run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			retry.reset()
-			p.pause(ctx, p.interval(), p.wake, beat)
+			wait, err := p.interval(flight)
+			if err != nil {
+				p.looked(err)
+			}
+			p.pause(ctx, wait, p.wake, beat)
 		case permanent(err): // it waits for an operator
 			p.pause(ctx, retryMost, nil, beat)
 		default:
@@ -159,19 +167,27 @@ func (p *Poller) Run(ctx context.Context) error {
 	return nil
 }
 
-// interval is the pause between two looks.
-func (p *Poller) interval() time.Duration {
-	if p.listen.Load() {
-		return p.cfg.SafetyInterval
+// interval is the pause between two looks. Nobody is notified when a row is
+// unlocked, nor when another poller dies that has claimed it.
+func (p *Poller) interval(ctx context.Context) (time.Duration, error) {
+	if !p.listen.Load() {
+		return p.cfg.Interval, nil
 	}
-	return p.cfg.Interval
+	if left, err := p.cfg.Table.Left(ctx); left || err != nil {
+		return min(p.cfg.Interval, p.cfg.SafetyInterval), err
+	}
+	return p.cfg.SafetyInterval, nil
 }
 
-// pause waits, or until there may be rows.
+// pause waits, or until there may be rows. Meanwhile Redis is asked whether it is
+// there, so that it is not a row that has to find out.
 func (p *Poller) pause(ctx context.Context, d time.Duration, wake <-chan struct{}, beat func()) {
 	for end := time.Now().Add(d); ; {
 		beat()
-		t := time.NewTimer(min(time.Until(end), beatEvery))
+		if p.askSink(ctx); ctx.Err() != nil {
+			return
+		}
+		t := time.NewTimer(min(time.Until(end), sinkProof))
 		select {
 		case <-ctx.Done():
 		case <-wake:
@@ -182,6 +198,32 @@ func (p *Poller) pause(ctx context.Context, d time.Duration, wake <-chan struct{
 		}
 		t.Stop()
 		return
+	}
+}
+
+// sinkProof is how often Redis has to show that it is there.
+const sinkProof = time.Second
+
+// askSink has Redis show that it is there, if it did not lately.
+func (p *Poller) askSink(ctx context.Context) error {
+	if time.Since(p.answered) < sinkProof {
+		return nil
+	}
+	if err := p.cfg.Sink.Answers(ctx); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return p.sinkFails(err)
+	}
+	p.sinkWorks()
+	return nil
+}
+
+// sinkWorks notes that Redis answered.
+func (p *Poller) sinkWorks() {
+	p.answered = time.Now()
+	if p.status.sinkWorks() {
+		p.recovered("Redis")
 	}
 }
 
@@ -222,15 +264,13 @@ func (p *Poller) drain(stop, flight context.Context, beat func()) error {
 // pass is one transaction: claim, append, mark. It returns how many rows there
 // were.
 func (p *Poller) pass(ctx context.Context, beat func()) (int, error) {
-	if !p.Status().SinkAwaySince.IsZero() {
-		// Nothing is claimed for a Redis that does not answer: what it has
-		// received and not answered it may yet append.
-		if err := p.cfg.Sink.Answers(ctx); err != nil {
-			return 0, p.sinkFails(err)
-		}
+	// Nothing is claimed for a Redis that does not answer: what it has received
+	// and not answered it may yet append.
+	if err := p.askSink(ctx); err != nil {
+		return 0, err
 	}
 	if p.unsure {
-		if n, err := p.cfg.Table.Rehearse(ctx); err != nil || n == 0 {
+		if n, err := p.cfg.Table.Rehearse(ctx, p.cfg.Rows); err != nil || n == 0 {
 			return 0, p.looked(err)
 		}
 		p.unsure = false
@@ -239,11 +279,16 @@ func (p *Poller) pass(ctx context.Context, beat func()) (int, error) {
 	defer settled()
 	a := appending{Poller: p, ctx: ctx}
 	n, err := p.cfg.Table.Claim(ctx, p.cfg.Rows, a.take)
-	switch {
-	case err != nil && a.err == nil:
-		return 0, p.looked(err)
-	case a.err == nil:
+	if a.err == nil && err == nil {
 		a.flush()
+	} else if !errors.Is(err, a.err) || a.err == nil {
+		if a.err != nil && !errors.As(a.err, new(*RowError)) {
+			p.sinkFails(a.err) // too
+		}
+		return 0, p.looked(err)
+	}
+	if n == 0 {
+		p.status.publishing(time.Time{}) // what was tried before, somebody else has published
 	}
 	if a.published > 0 {
 		p.cfg.OnStep(StepMark)
@@ -277,8 +322,7 @@ func (p *Poller) looked(err error) error {
 		p.recovered("polling")
 		return nil
 	}
-	p.status.role(RoleStarting)
-	p.status.failed(err.Error(), permanent(err))
+	p.status.pollFailed(err.Error(), permanent(err))
 	p.complain("polling", err)
 	return err
 }
@@ -307,6 +351,9 @@ func (a *appending) take(ev cdc.Event) error {
 			a.err = a.rowError(ev, why)
 		}
 		return a.err
+	}
+	if len(a.events) == 0 && a.published == 0 {
+		a.status.claimed()
 	}
 	a.events = append(a.events, ev)
 	a.bytes += ev.Bytes
@@ -349,8 +396,9 @@ func (a *appending) append(events []cdc.Event) (refused string, err error) {
 		if err == nil {
 			break
 		}
-		// A Redis that is told of a value beyond its limit hangs up.
-		if !errors.Is(err, cdc.ErrNoAnswer) || bytesOf(events) < largeBytes || a.cfg.Sink.Answers(a.ctx) != nil {
+		// A Redis that is told of a value beyond its limit hangs up, and has
+		// appended nothing. One that is slow may yet append.
+		if !errors.Is(err, cdc.ErrNoAnswer) || isTimeout(err) || bytesOf(events) < largeBytes || a.cfg.Sink.Answers(a.ctx) != nil {
 			return "", err
 		}
 		if try == hangUps {
@@ -358,15 +406,20 @@ func (a *appending) append(events []cdc.Event) (refused string, err error) {
 			break
 		}
 	}
-	if a.status.sinkWorks() {
-		a.recovered("Redis")
-	}
+	a.sinkWorks()
 	if refused == "" {
 		a.published += len(events)
 		a.status.published(len(events))
 		a.cfg.OnStep(StepAppended)
 	}
 	return refused, nil
+}
+
+// isTimeout tells an answer that did not come in time from a connection that was
+// closed.
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // rowError names a row that cannot be published, and how it is left out.

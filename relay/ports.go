@@ -86,6 +86,9 @@ type Table interface {
 	// Rows reads rows by their ids, as the entries that they make; those that
 	// are not there are left out.
 	Rows(ctx context.Context, ids []string) ([]cdc.Event, error)
+	// Published reports whether a row is marked, or gone where marked rows are
+	// deleted, and when it was created: zero if that is not known.
+	Published(ctx context.Context, id string) (marked bool, created time.Time, err error)
 	// KeepsRows reports whether published rows stay in the table.
 	KeepsRows() bool
 	// Mark marks rows that are on the stream.

@@ -151,6 +151,25 @@ func (s *status) polls() {
 	})
 }
 
+// pollFailed notes that the table cannot be looked at, or a row not published.
+func (s *status) pollFailed(problem string, stopped bool) {
+	s.set(func(now *Status) {
+		if now.AwaySince.IsZero() {
+			now.AwaySince = time.Now()
+		}
+		now.Problem, now.Stopped = problem, stopped
+	})
+}
+
+// claimed notes that there is a row to publish, which is still so if that fails.
+func (s *status) claimed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight.IsZero() {
+		s.inFlight = time.Now()
+	}
+}
+
 func (s *status) streamingEnded() {
 	s.role(RoleStarting)
 	s.mu.Lock()
@@ -217,8 +236,8 @@ func (s *status) snapshot() Status {
 	if ups := s.ups.Load(); ups > 0 {
 		now.Reconnects = ups - 1
 	}
+	now.Oldest = s.inFlight
 	if s.streaming != nil {
-		now.Oldest = s.inFlight
 		if now.Oldest.IsZero() {
 			now.Oldest = s.streaming.queue.oldest()
 		}

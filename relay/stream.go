@@ -162,7 +162,7 @@ func (s *streaming) read(flight context.Context) error {
 	if s.senderTimeout > 0 {
 		interval = min(interval, s.senderTimeout/4)
 	}
-	dec := &decoding{streaming: s, decoder: cdc.NewDecoder()}
+	dec := &decoding{streaming: s, ctx: flight, decoder: cdc.NewDecoder()}
 	heard := time.Now()
 	next := heard // the first status goes out at once
 	failed := false
@@ -239,6 +239,7 @@ func isClosed(c <-chan struct{}) bool {
 // decoding turns frames into items of the queue.
 type decoding struct {
 	*streaming
+	ctx      context.Context // of the connection
 	decoder  *cdc.Decoder
 	received cdc.LSN
 	since    time.Time // about when the open transaction was committed, on our clock
@@ -317,7 +318,13 @@ func (d *decoding) row(in *cdc.Insert) error {
 	if d.foreign != nil && ev.Commit.LSN >= d.foreignUntil {
 		d.foreign = nil // written after all that the others had seen
 	}
-	if d.foreign != nil && d.foreign.lookup(ev) {
+	theirs := d.foreign != nil && d.foreign.lookup(ev)
+	if d.foreign != nil && !theirs {
+		if theirs, err = d.published(ev); err != nil {
+			return err
+		}
+	}
+	if theirs {
 		// A poller was faster while no relay streamed. It has the row's position,
 		// so that the checkpoint comes to know that the stream has it.
 		d.status.skipped.Add(1)

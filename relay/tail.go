@@ -38,6 +38,7 @@ type tail struct {
 	first, last string // ids still to be read; last is empty for nothing to read
 	limit       int    // entries in memory at a time
 
+	seen    int64 // entries read, of any kind
 	entries map[match.Fingerprint]struct{}
 	masks   map[uint64]struct{} // the sets of our fields that entries have; of 64 at most
 	found   []uint64            // bits, by row
@@ -136,6 +137,7 @@ func (t *tail) load(ctx context.Context) (more bool, err error) {
 			t.first = e.ID
 			return errFull
 		}
+		t.seen++
 		t.add(e)
 		return ctx.Err()
 	})

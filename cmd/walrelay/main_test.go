@@ -35,7 +35,11 @@ func TestMain(m *testing.M) {
 	case "signals":
 		waitForSignals()
 	default:
-		goleak.VerifyTestMain(m)
+		// Toxiproxy leaves these behind where a connection is closed while it
+		// has something to pass on.
+		goleak.VerifyTestMain(m,
+			goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/stream.(*ChanWriter).Write"),
+			goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))
 	}
 }
 

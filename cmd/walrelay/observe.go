@@ -21,6 +21,10 @@ import (
 // lookEvery is the interval of the monitor.
 const lookEvery = 5 * time.Second
 
+// pollLookEvery is that beside a poller, which does not learn of each row when it
+// is written.
+const pollLookEvery = time.Second
+
 // observer brings together what the monitor sees and what the relay knows.
 type observer struct {
 	status     func() relay.Status
@@ -46,7 +50,11 @@ type observer struct {
 
 // watch runs the monitor until ctx ends.
 func (o *observer) watch(ctx context.Context, m *slot.Monitor, beat func()) error {
-	return m.Run(ctx, lookEvery, o.look, func(s slot.Sample) {
+	every := lookEvery
+	if o.relay == nil {
+		every = pollLookEvery // beside ten looks a second
+	}
+	return m.Run(ctx, every, o.look, func(s slot.Sample) {
 		beat()
 		o.take(s)
 	}, o.hangUp)
@@ -110,6 +118,9 @@ func (o *observer) lookAge(ctx context.Context, conn *pgx.Conn) error {
 		age, found, err = o.table.OldestUnpublished(ctx, conn, o.status().WaitingIDs)
 		if err == nil {
 			at = time.Now()
+		}
+		if o.relay == nil && !o.table.KnowsAge() {
+			at = time.Time{} // a poller knows only of rows that it has seen
 		}
 		if !found {
 			age = 0
@@ -201,7 +212,7 @@ func (o *observer) health() health.Document {
 		Now:                now,
 		Thresholds:         o.thresholds,
 		Role:               health.Role(s.Role),
-		Streaming:          s.Role == relay.RoleStreaming || s.Role == relay.RolePolling,
+		Streaming:          s.Role == relay.RoleStreaming || s.Role == relay.RolePolling && s.AwaySince.IsZero(),
 		StreamingAwaySince: s.AwaySince,
 		RedisAwaySince:     s.SinkAwaySince,
 		RedisError:         s.SinkProblem,
@@ -263,9 +274,12 @@ func (o *observer) oldest(now time.Time, s relay.Status) *float64 {
 	known, age := false, time.Duration(0)
 	if !o.ageAt.IsZero() {
 		known, age = true, o.age
-		if age > 0 && (s.Role == relay.RoleStarting || !s.SinkAwaySince.IsZero()) {
+		if age > 0 && (s.Role == relay.RoleStarting || !s.AwaySince.IsZero() || !s.SinkAwaySince.IsZero()) {
 			age += now.Sub(o.ageAt)
 		}
+	}
+	if s.Role == relay.RolePolling && !s.Oldest.IsZero() {
+		known, age = true, max(age, now.Sub(s.Oldest))
 	}
 	if s.Role == relay.RoleStreaming && (known || o.table.Marks() == outbox.MarkNone) {
 		known = true

@@ -94,7 +94,11 @@ func (j *judgement) away() {
 	}
 	j.streaming()
 	if d, since := j.since(in.RedisAwaySince); !in.RedisAwaySince.IsZero() {
-		j.say(j.awayStatus(d), "Redis has been away%s%s; rows wait in PostgreSQL, which keeps their WAL.", since, lastError(in.RedisError))
+		wait := "in PostgreSQL, which keeps their WAL"
+		if in.Role == RolePolling {
+			wait = "in the table"
+		}
+		j.say(j.awayStatus(d), "Redis has been away%s%s; rows wait %s.", since, lastError(in.RedisError), wait)
 	}
 }
 
