@@ -155,7 +155,7 @@ func (p *Poller) Run(ctx context.Context) error {
 			retry.reset()
 			wait, err := p.interval(flight)
 			if err != nil {
-				p.looked(err)
+				_ = p.looked(err) // which the next pass meets, too
 			}
 			p.pause(ctx, wait, p.wake, beat)
 		case permanent(err): // it waits for an operator
@@ -184,7 +184,7 @@ func (p *Poller) interval(ctx context.Context) (time.Duration, error) {
 func (p *Poller) pause(ctx context.Context, d time.Duration, wake <-chan struct{}, beat func()) {
 	for end := time.Now().Add(d); ; {
 		beat()
-		if p.askSink(ctx); ctx.Err() != nil {
+		if _ = p.askSink(ctx); ctx.Err() != nil { // health has what is wrong
 			return
 		}
 		t := time.NewTimer(min(time.Until(end), sinkProof))
@@ -279,9 +279,11 @@ func (p *Poller) pass(ctx context.Context, beat func()) (int, error) {
 	defer settled()
 	a := appending{Poller: p, ctx: ctx}
 	n, err := p.cfg.Table.Claim(ctx, p.cfg.Rows, a.take)
-	if a.err == nil && err == nil {
+	switch {
+	case err == nil:
 		a.flush()
-	} else if !errors.Is(err, a.err) || a.err == nil {
+	case a.err != nil && errors.Is(err, a.err): // our own: the rows are still claimed
+	default:
 		if a.err != nil && !errors.As(a.err, new(*RowError)) {
 			p.sinkFails(a.err) // too
 		}
@@ -328,7 +330,6 @@ func (p *Poller) looked(err error) error {
 }
 
 func (p *Poller) sinkFails(err error) error {
-	p.status.appendRetries.Add(1)
 	p.status.sinkFailed(err)
 	p.complain("Redis", err)
 	return err
@@ -352,7 +353,7 @@ func (a *appending) take(ev cdc.Event) error {
 		}
 		return a.err
 	}
-	if len(a.events) == 0 && a.published == 0 {
+	if len(a.events) == 0 {
 		a.status.claimed()
 	}
 	a.events = append(a.events, ev)
@@ -396,6 +397,7 @@ func (a *appending) append(events []cdc.Event) (refused string, err error) {
 		if err == nil {
 			break
 		}
+		a.status.appendRetries.Add(1)
 		// A Redis that is told of a value beyond its limit hangs up, and has
 		// appended nothing. One that is slow may yet append.
 		if !errors.Is(err, cdc.ErrNoAnswer) || isTimeout(err) || bytesOf(events) < largeBytes || a.cfg.Sink.Answers(a.ctx) != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/testservers"
 	"github.com/stagedoor/walrelay/migrations"
 	"github.com/stagedoor/walrelay/relay"
 )
@@ -135,6 +136,89 @@ func TestSwapAfterACrash(t *testing.T) {
 	w.confirmedPast()
 }
 
+// While a poller works, its entries are trimmed away, or deleted by consumers. The
+// relay that comes back finds no entry of those rows, but their marks.
+func TestPollersEntriesAreGoneWhenTheRelayComesBack(t *testing.T) {
+	for name, tt := range map[string]struct {
+		flags []string
+		gone  func(*world)
+	}{
+		"trimmed": {[]string{"--maxlen", "100"}, func(*world) {}},
+		"all deleted": {nil, func(w *world) {
+			entries, err := w.entries()
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			for _, m := range entries {
+				w.redisDo("XDEL", "jobs", m.ID)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, worldOptions{})
+			run := w.startRelay(tt.flags...)
+			run.streams()
+			w.insert("to the relay", 3)
+			w.verify(0)
+			w.allMarked()
+			run.stop()
+			poll := w.startPoll(tt.flags...)
+			for range 5 {
+				w.exec(`INSERT INTO outbox (kind, payload) SELECT 'to the poller', to_jsonb(i) FROM generate_series(1, 300) i`)
+				w.allMarked()
+			}
+			poll.stop()
+			tt.gone(w)
+			w.insert("unpublished", 3)
+			added := w.added()
+			run = w.startRelay(tt.flags...)
+			run.streams()
+			w.insert("after", 3)
+			w.allMarked()
+			w.confirmedPast()
+			if now := w.added(); now != added+6 {
+				t.Errorf("%d entries were added, want 6", now-added)
+			}
+			for kind, n := range w.kinds() {
+				if strings.HasPrefix(kind, "unpublished") || strings.HasPrefix(kind, "after") {
+					if n != 3 {
+						t.Errorf("%d entries %s", n, kind)
+					}
+				}
+			}
+			run.says("rows that are marked as published and may have been theirs")
+			if strings.Contains(run.log.String(), "rows may be missing") {
+				t.Error("what the poller did is taken for a gap")
+			}
+		})
+	}
+}
+
+// added is how many entries the stream ever had.
+func (w *world) added() int64 {
+	w.t.Helper()
+	info, err := w.rdb().XInfoStream(w.t.Context(), "jobs").Result()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return info.EntriesAdded
+}
+
+// kinds counts the entries of each kind.
+func (w *world) kinds() map[string]int {
+	w.t.Helper()
+	entries, err := w.entries()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n := map[string]int{}
+	for _, m := range entries {
+		n[fmt.Sprint(m.Values["kind"])]++
+	}
+	return n
+}
+
 // Pollers beside one another never take the same row.
 func TestThreePollersClaimNoRowTwice(t *testing.T) {
 	t.Parallel()
@@ -154,15 +238,6 @@ func TestThreePollersClaimNoRowTwice(t *testing.T) {
 	}
 	if len(times) != 3500 {
 		t.Errorf("%d rows of 3500 are on the stream", len(times))
-	}
-	worked := 0
-	for _, p := range w.relays {
-		if _, doc, err := p.health(); err == nil && doc.Published > 0 {
-			worked++
-		}
-	}
-	if worked < 2 {
-		t.Errorf("%d of the pollers worked", worked)
 	}
 }
 
@@ -242,25 +317,28 @@ func TestAgeClimbsWhileRedisIsAway(t *testing.T) {
 			p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" && doc.Age != nil && *doc.Age < 0.1 })
 			w.toRedis.Cut()
 			w.insert("while Redis is away", 250)
-			var first float64
-			var at time.Time
-			p.becomes("warn, with an age", func(_ int, doc healthDocument) bool {
-				if doc.Status == "warn" && doc.Age != nil && *doc.Age > 0.5 {
-					first, at = *doc.Age, time.Now()
-					return true
+			oldest := func() float64 {
+				var age float64
+				text := w.query(`SELECT extract(epoch FROM clock_timestamp() - min(created_at)) FROM outbox WHERE published_at IS NULL`)
+				if _, err := fmt.Sscan(text, &age); err != nil {
+					t.Fatal(err)
 				}
-				return false
-			})
-			p.becomes("older by two seconds", func(_ int, doc healthDocument) bool { return doc.Age != nil && *doc.Age >= first+2 })
-			if took := time.Since(at).Seconds(); took < 1.5 {
-				t.Errorf("the age grew by 2 s within %.1f s", took)
+				return age
+			}
+			for _, atLeast := range []float64{1, 3, 6} {
+				before := 0.0
+				p.becomes("warn, with the age that the table has", func(_ int, doc healthDocument) bool {
+					ok := doc.Status == "warn" && doc.Age != nil && *doc.Age >= atLeast && *doc.Age >= before-1 && *doc.Age <= oldest()+0.1
+					before = oldest()
+					return ok
+				})
 			}
 			w.toRedis.Restore()
 			p.becomes("ok again", func(_ int, doc healthDocument) bool { return doc.Status == "ok" && doc.Age != nil && *doc.Age < 0.1 })
 			w.allMarked()
 			times := w.times()
 			for id, n := range times {
-				if n != 1 && name == "run" {
+				if n != 1 && (name == "run" || n > 2) {
 					t.Errorf("the row %s is on the stream %d times", id, n)
 				}
 			}
@@ -307,6 +385,17 @@ func TestPollAppendsNothingThatItCannotMark(t *testing.T) {
 			`GRANT UPDATE (published_at) ON outbox TO relay`,
 			`GRANT UPDATE ("published_at") ON "public"."outbox" TO relay`,
 		},
+		"against a trigger that takes the mark back": {
+			`CREATE ROLE relay LOGIN SUPERUSER; CREATE FUNCTION back() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.published_at = NULL; RETURN NEW; END';
+				CREATE TRIGGER back BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION back()`,
+			`DROP TRIGGER back ON outbox`,
+			`undoes the marks`,
+		},
+		"against a constraint that a row in the middle breaks": {
+			`CREATE ROLE relay LOGIN SUPERUSER; ALTER TABLE outbox ADD CHECK (id <> 50 OR published_at IS NULL)`,
+			`ALTER TABLE outbox DROP CONSTRAINT outbox_check`,
+			`outbox_check`,
+		},
 		"against a trigger": {
 			`CREATE ROLE relay LOGIN SUPERUSER; CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 				CREATE TRIGGER never BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION never()`,
@@ -329,6 +418,73 @@ func TestPollAppendsNothingThatItCannotMark(t *testing.T) {
 			w.verify(0)
 		})
 	}
+}
+
+// PostgreSQL and Redis fail at the same time, with rows of megabytes on their way.
+func TestPollWhileBothAreAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	p := w.startPoll()
+	p.polls()
+	w.toRedis.Stall()
+	w.exec(`INSERT INTO outbox (kind, payload) SELECT 'large', to_jsonb(repeat('x', 2000000) || i) FROM generate_series(1, 30) i`)
+	p.becomes("one with a row on its way", func(_ int, doc healthDocument) bool { return doc.Age != nil && *doc.Age > 0.5 })
+	w.toPG.Stall()
+	w.toRedis.Cut()
+	w.toPG.Cut()
+	p.becomes("warn of both", func(_ int, doc healthDocument) bool {
+		return doc.reason("Redis has been away") != "" && doc.reason("PostgreSQL has not answered") != ""
+	})
+	for _, proxy := range []*testservers.Proxy{w.toPG, w.toRedis} {
+		proxy.Restore()
+		proxy.Resume()
+	}
+	w.allMarked()
+	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" && doc.Age != nil && *doc.Age < 0.1 })
+	if n := len(w.times()); n != 30 {
+		t.Errorf("%d rows of 30 are on the stream", n)
+	}
+}
+
+// An idle poller knows that Redis is away, and that it is back.
+func TestIdlePollNoticesThatRedisIsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	p := w.startPoll("--listen", "nothing", "--safety-interval", "1h")
+	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Role == "polling" && doc.Status == "ok" })
+	w.toRedis.Cut()
+	p.saysInHealth("warn", "Redis has been away", "rows wait in the table")
+	w.toRedis.Restore()
+	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" })
+}
+
+// A row that was locked when it was notified of is not left until the safety look.
+func TestListeningPollTakesARowThatWasLocked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	p := w.startPoll("--listen", "nothing", "--safety-interval", "1h")
+	p.polls()
+	app := w.connect()
+	defer app.Close(context.Background())
+	if _, err := app.Exec(t.Context(), `BEGIN; INSERT INTO outbox (kind, payload) VALUES ('locked', '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := app.Exec(t.Context(), `COMMIT; BEGIN; UPDATE outbox SET kind = kind WHERE published_at IS NULL`); err != nil {
+		t.Fatal(err)
+	}
+	w.insert("free", 1)
+	w.exec(`NOTIFY nothing`)
+	w.eventually("the free row is marked", func() error {
+		if n := w.query(`SELECT count(*) FROM outbox WHERE kind = 'free' AND published_at IS NULL`); n != "0" {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if _, err := app.Exec(t.Context(), `ROLLBACK`); err != nil {
+		t.Fatal(err)
+	}
+	w.allMarked()
+	w.each("locked", "free")
 }
 
 // A slot that a relay left behind holds WAL, and the poller says how much.
@@ -423,11 +579,17 @@ func (w *world) appendedUnmarked() map[string]bool {
 	return may
 }
 
-// steady writes rows at a steady rate until end is called, from several
-// sessions, in transactions of different lengths.
-func (w *world) steady() (end func()) {
-	load := w.startLoad(w.dsn, 4, 20*time.Millisecond, `INSERT INTO outbox (kind, payload) SELECT 'load', to_jsonb(i) FROM generate_series(1, 1 + (random() * 3)::int) i`)
-	return load.end
+// mixed writes about 500 rows a second until end is called: long and short
+// transactions, those that end by a rollback, with savepoints or in two phases, ids
+// that commit late. A row that is changed or deleted before a poller sees it is
+// another one than what the log has.
+func (w *world) mixed() (end func()) {
+	w.pace = 150 * time.Millisecond
+	ws := w.startWriters(6, 11, "spilled", "update in it", "delete in it", "delete published")
+	return func() {
+		ws.end()
+		w.endPrepared()
+	}
 }
 
 // Under load: a poller, a relay, a relay after kill -9, a poller that is killed,
@@ -436,7 +598,7 @@ func (w *world) steady() (end func()) {
 func TestSwapThereAndBackUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{})
-	end := w.steady()
+	end := w.mixed()
 	more := func(n int) {
 		t.Helper()
 		goal := w.length() + n
@@ -467,6 +629,12 @@ func TestSwapThereAndBackUnderLoad(t *testing.T) {
 		}
 		return nil
 	})
+	w.eventually("Redis has all that the killed poller sent", func() error {
+		if n := w.toRedis.Open(); n != 0 {
+			return fmt.Errorf("%d connections are open", n)
+		}
+		return nil
+	})
 	again := w.appendedUnmarked()
 	poll = w.startPoll()
 	more(500)
@@ -482,7 +650,7 @@ func TestSwapThereAndBackUnderLoad(t *testing.T) {
 func TestPollerBesideARelayLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{})
-	end := w.steady()
+	end := w.mixed()
 	w.startRelay().streams()
 	w.startPoll().polls()
 	w.eventually("2000 entries", func() error {
