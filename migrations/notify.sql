@@ -1,7 +1,8 @@
 -- Notifies a channel of every statement that inserts into the outbox, once its
 -- transaction commits: for walrelay poll --listen. It is optional.
 --
--- Transactions that notify commit one after the other, in the whole server.
+-- Transactions that notify commit one after the other, in the whole server, and
+-- cannot be prepared (PREPARE TRANSACTION).
 -- https://www.postgresql.org/docs/current/sql-notify.html
 DO {{quote}}
 BEGIN

@@ -18,9 +18,16 @@ import (
 // where all of that is there.
 func SetupSQL(cfg Config, privileges ...string) []string {
 	role := cdc.QuoteIdent(cfg.Conn.User)
-	sql := []string{
+	return append([]string{
 		unlessPublished(cfg.Publication, createPublicationSQL(cfg)) + "\n",
 		fmt.Sprintf("ALTER ROLE %s REPLICATION; -- on Amazon RDS: GRANT rds_replication TO %s;", role, role),
+	}, GrantsSQL(cfg, privileges...)...)
+}
+
+// GrantsSQL is the part of SetupSQL that does without replication.
+func GrantsSQL(cfg Config, privileges ...string) []string {
+	role := cdc.QuoteIdent(cfg.Conn.User)
+	sql := []string{
 		fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", cdc.QuoteIdent(database(cfg.Conn)), role),
 		fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", cdc.QuoteIdent(cfg.Table.Schema), role),
 	}

@@ -21,6 +21,7 @@ import (
 type setupCmd struct {
 	CreateTable         bool   `help:"Create the outbox table and its index, too, where they are missing."`
 	CreateNotifyTrigger bool   `help:"Add a trigger to the table that notifies the channel of --listen (default new_outbox_event) of inserts, for walrelay poll."`
+	ForPoll             bool   `help:"Prepare for walrelay poll alone: no publication, and no REPLICATION for the role."`
 	PrintSQL            bool   `name:"print-sql" help:"Connect to nothing and change nothing; print the SQL, with the grants, for somebody with the privileges to run it."`
 	Role                string `type:"name" placeholder:"NAME" help:"With --print-sql: the role that run will connect as. Default: the user of --postgres."`
 }
@@ -32,7 +33,8 @@ func (setupCmd) Help() string {
 Examples:
 
     walrelay setup --postgres 'postgres://postgres@db.example.com:5432/shop' --create-table
-    walrelay setup --postgres 'postgres://walrelay@db.example.com:5432/shop' --print-sql | psql -d shop`
+    walrelay setup --postgres 'postgres://walrelay@db.example.com:5432/shop' --print-sql | psql -d shop
+    walrelay setup --postgres 'postgres://postgres@db.example.com:5432/shop' --for-poll --create-notify-trigger`
 }
 
 // Run is called by main.
@@ -58,6 +60,9 @@ func (c *setupCmd) Run(ctx context.Context, p *process) error {
 			return err
 		}
 	}
+	if c.ForPoll {
+		return c.check(ctx, p)
+	}
 	publication := cdc.QuoteIdent(p.cfg.Publication)
 	created, err := slot.New(slotConfig(p.cfg), p.log).CreatePublication(ctx)
 	if created { // also where it is not as it must be: somebody changed it since
@@ -69,7 +74,11 @@ func (c *setupCmd) Run(ctx context.Context, p *process) error {
 	if !created {
 		fmt.Fprintf(p.stdout, "the publication %s of %s is there already\n", publication, p.cfg.Table)
 	}
-	// What does not fit is better found now than when run starts.
+	return c.check(ctx, p)
+}
+
+// check finds now, rather than when run or poll start, what does not fit.
+func (c *setupCmd) check(ctx context.Context, p *process) error {
 	return outbox.New(outbox.Config{
 		Conn: p.cfg.Postgres, Table: p.cfg.Table, Mapping: p.cfg.Mapping(), Mark: p.cfg.Mark,
 	}, p.log).Check(ctx, nil)

@@ -109,6 +109,16 @@ func TestSetupAddsATriggerOnce(t *testing.T) {
 	if _, out, _ = walrelay(nil, args...); !strings.Contains(out, there) {
 		t.Errorf("the second time it printed %s", out)
 	}
+	// Nothing of it needs logical replication, or a role that may publish.
+	_, out, _ = walrelay(nil, "setup", "--postgres", dsn, "--for-poll", "--create-table", "--create-notify-trigger", "--listen", "new rows", "--print-sql")
+	if strings.Contains(out, "PUBLICATION") || strings.Contains(out, "REPLICATION") || !strings.Contains(out, `GRANT UPDATE ("published_at")`) {
+		t.Errorf("--for-poll prints:\n%s", out)
+	}
+	execute(t, connect(t, dsn), `DROP PUBLICATION walrelay`)
+	expect(t, exitDone, there, "setup", "--postgres", dsn, "--for-poll", "--create-notify-trigger", "--listen", "new rows")
+	if n := query(t, connect(t, dsn), `SELECT count(*) FROM pg_publication`); n != "0" {
+		t.Error("--for-poll makes a publication")
+	}
 	expectFailure(t, exitFailure, []string{`notifies the channel "new rows", not "new_outbox_event"`, "DROP TRIGGER walrelay_notify"},
 		"setup", "--postgres", dsn, "--create-notify-trigger")
 }

@@ -42,7 +42,11 @@ func (c *setupCmd) print(p *process) error {
 	if c.CreateNotifyTrigger {
 		b.WriteString(strings.TrimSpace(migrations.Notify(cfg.Table, cmp.Or(p.cfg.Listen, defaultChannel))) + "\n\n")
 	}
-	for _, statement := range slot.SetupSQL(cfg, markPrivileges(p.cfg)...) {
+	statements := slot.SetupSQL
+	if c.ForPoll {
+		statements = slot.GrantsSQL
+	}
+	for _, statement := range statements(cfg, markPrivileges(p.cfg)...) {
 		b.WriteString(statement + "\n")
 	}
 	_, err := fmt.Fprint(p.stdout, b.String())

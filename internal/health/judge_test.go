@@ -70,6 +70,12 @@ func TestJudge(t *testing.T) {
 	toStarting := func(in *Input) {
 		in.Role, in.Streaming, in.StreamingAwaySince, in.Slot = RoleStarting, false, ago(3*time.Second), nil
 	}
+	toPolling := func(in *Input) { in.Role, in.Slot = RolePolling, nil }
+	toLeftover := func(active bool) change {
+		return func(in *Input) {
+			in.Leftover = &Slot{Name: "walrelay", Active: active, RetainedBytes: ptr[int64](3 * gib / 2)}
+		}
+	}
 	off := func(in *Input) { in.Thresholds = Thresholds{} }
 
 	for _, c := range []struct {
@@ -81,6 +87,21 @@ func TestJudge(t *testing.T) {
 		{"streaming", nil, StatusOK, nil},
 		{"nothing seen yet of slot and age", []change{func(in *Input) { in.Slot, in.OldestAge = nil, nil }}, StatusOK, nil},
 		{"slot not active for a look", []change{func(in *Input) { in.Slot.Active = false }}, StatusOK, nil},
+
+		// Polling
+		{"polling", []change{toPolling}, StatusOK, nil},
+		{"polling, and Redis is away", []change{toPolling, toRedisAway(0)}, StatusWarn, []string{
+			"Redis has been away for 0.0 s (last error: connection refused); rows wait in the table.",
+		}},
+		{"polling is interrupted", []change{toPolling, toStreamingAway(time.Minute)}, StatusCritical, []string{
+			"Polling has been interrupted for 1 min (last error: FATAL: 57P03).",
+		}},
+		{"polling beside a slot that nobody reads", []change{toPolling, toLeftover(false)}, StatusWarn, []string{
+			"PostgreSQL keeps 1.5 GiB of WAL, and more with every change, for slot \"walrelay\", which nobody reads: go back to walrelay run, or drop the slot with walrelay teardown.",
+		}},
+		{"polling beside a relay", []change{toPolling, toLeftover(true)}, StatusWarn, []string{
+			"A relay streams from slot \"walrelay\" beside this poller, so that rows may be published twice: stop one of the two.",
+		}},
 
 		// Redis
 		{"Redis just went away", []change{toRedisAway(0)}, StatusWarn, []string{
