@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/stagedoor/walrelay/internal/relayprocess"
 	"github.com/stagedoor/walrelay/internal/shop"
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
@@ -28,13 +29,13 @@ const (
 type demo struct {
 	options
 	screen *screen
-	host   *host
+	host   *testservers.Program
 	dir    string // goes with the servers, however this program ends
 
 	postgres *testservers.Postgres
 	redis    *redis.Client
 	redisURL string
-	relay    *relay
+	relay    *relayprocess.Relay
 
 	buyers   *shop.Buyers
 	arrivals *arrivals
@@ -50,10 +51,10 @@ type demo struct {
 
 // play runs the demo and reports whether the stream is exact.
 func play(ctx context.Context, o options, s *screen) (exact bool, err error) {
-	d := &demo{options: o, screen: s, host: &host{screen: s}, arrivals: newArrivals()}
+	d := &demo{options: o, screen: s, host: &testservers.Program{Log: s.line}, arrivals: newArrivals()}
 	defer func() {
 		s.status("")
-		if failed := d.host.close(); failed != nil {
+		if failed := d.host.Close(); failed != nil {
 			s.line(s.red(fmt.Sprintf("could not clean up: %v", failed)))
 			err = errors.Join(err, failed)
 		}
@@ -73,7 +74,7 @@ func play(ctx context.Context, o options, s *screen) (exact bool, err error) {
 func (d *demo) prepare(ctx context.Context) error {
 	d.screen.status("starting PostgreSQL and Redis")
 	var server *testservers.Redis
-	err := d.host.try(func() {
+	err := d.host.Try(func() {
 		d.postgres = testservers.StartPostgres(d.host, testservers.PostgresOptions{Durable: true})
 		server = testservers.StartRedis(d.host, testservers.RedisOptions{Durable: true})
 		d.redis = server.Client(d.host)
@@ -100,12 +101,16 @@ func (d *demo) prepare(ctx context.Context) error {
 	binary := d.walrelay
 	if binary == "" {
 		d.screen.status("building walrelay; the first time takes a while")
-		if binary, err = buildRelay(ctx, d.dir); err != nil {
+		if binary, err = relayprocess.Build(ctx, d.dir); err != nil {
 			return err
 		}
 		d.screen.say("build", "walrelay, by go build ./cmd/walrelay")
 	}
-	if d.relay, err = newRelay(binary, d.dir, d.postgres.DSN(database), d.redisURL, shop.Stream); err != nil {
+	d.relay, err = relayprocess.New(relayprocess.Config{
+		Binary: binary, Dir: d.dir, Args: []string{"run", "--stream", shop.Stream},
+		Postgres: d.postgres.DSN(database), Redis: d.redisURL,
+	})
+	if err != nil {
 		return err
 	}
 
@@ -200,18 +205,18 @@ func (d *demo) firstStart(ctx context.Context) error {
 	}
 	d.screen.say("shop", "%d orders placed while there is no relay yet", before)
 
-	if err := d.relay.start(); err != nil {
+	if err := d.relay.Start(); err != nil {
 		return err
 	}
 	d.host.Cleanup(func() {
-		if err := d.relay.kill(); err != nil {
+		if err := d.relay.Kill(); err != nil {
 			d.host.Fatalf("end walrelay: %v", err)
 		}
 	})
-	d.screen.say("relay", "started, pid %d: walrelay run --stream %s", d.relay.pid(), shop.Stream)
+	d.screen.say("relay", "started, pid %d: walrelay run --stream %s", d.relay.PID(), shop.Stream)
 	d.screen.status("first backfill; rows are marked when they are a confirm delay (5 s) old")
 	err = d.await(ctx, "stream", func() (bool, error) {
-		return d.arrivals.distinct() >= before && d.relay.streaming(ctx), nil
+		return d.arrivals.distinct() >= before && d.relay.Role(ctx) == "streaming", nil
 	})
 	if err != nil {
 		return err
@@ -240,9 +245,9 @@ func (d *demo) loseWorker(ctx context.Context) error {
 
 // restartRelay kills the relay, lets rows pile up, and starts it again.
 func (d *demo) restartRelay(ctx context.Context) error {
-	pid := d.relay.pid()
+	pid := d.relay.PID()
 	d.killed = time.Now()
-	if err := d.relay.kill(); err != nil {
+	if err := d.relay.Kill(); err != nil {
 		return err
 	}
 	d.screen.say("relay", "%s", d.screen.red(fmt.Sprintf("killed with -9 (pid %d); the shop goes on", pid)))
@@ -252,12 +257,12 @@ func (d *demo) restartRelay(ctx context.Context) error {
 	case <-time.After(min(2*time.Second, d.open()/10)):
 	}
 	rows := d.rows()
-	if err := d.relay.start(); err != nil {
+	if err := d.relay.Start(); err != nil {
 		return err
 	}
-	d.screen.say("relay", "started again, pid %d; %d rows are waiting", d.relay.pid(), rows-d.arrivals.distinct())
+	d.screen.say("relay", "started again, pid %d; %d rows are waiting", d.relay.PID(), rows-d.arrivals.distinct())
 	err := d.await(ctx, "catch up", func() (bool, error) {
-		return d.arrivals.distinct() >= rows && d.relay.streaming(ctx), nil
+		return d.arrivals.distinct() >= rows && d.relay.Role(ctx) == "streaming", nil
 	})
 	if err != nil {
 		return err
@@ -303,7 +308,7 @@ func (d *demo) await(ctx context.Context, what string, done func() (bool, error)
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: it took longer than %v to %s%s", errImpatient, d.patience, what, d.relay.logTail())
+			return fmt.Errorf("%w: it took longer than %v to %s%s", errImpatient, d.patience, what, d.relay.LogTail())
 		}
 		if err := d.until(ctx, time.Now().Add(50*time.Millisecond)); err != nil {
 			return err
@@ -316,8 +321,8 @@ func (d *demo) until(ctx context.Context, t time.Time) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-d.relay.done:
-		return d.relay.running()
+	case <-d.relay.Done():
+		return d.relay.Running()
 	case <-time.After(time.Until(t)):
 		return nil
 	}

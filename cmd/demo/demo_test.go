@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -212,21 +211,6 @@ func TestUsage(t *testing.T) {
 	var stderr strings.Builder
 	if code := run([]string{"--help"}, os.Stdout, &stderr); code != 0 || !strings.Contains(stderr.String(), "-seconds") {
 		t.Errorf("--help: exit code %d, says %q", code, stderr.String())
-	}
-}
-
-func TestHostCleansUpAllTheSame(t *testing.T) {
-	h := &host{}
-	var order []int
-	h.Cleanup(func() { order = append(order, 1) })
-	h.Cleanup(func() { h.Fatalf("the second") })
-	h.Cleanup(func() { order = append(order, 3) })
-	err := h.close()
-	if err == nil || err.Error() != "the second" || !h.Failed() {
-		t.Errorf("ended with %v", err)
-	}
-	if fmt.Sprint(order) != "[3 1]" {
-		t.Errorf("cleaned up in the order %v", order)
 	}
 }
 

@@ -13,12 +13,12 @@ import (
 
 // close asks the relay how it is, stops it, and prints the account.
 func (d *demo) close(ctx context.Context) (exact bool, err error) {
-	code, health, err := d.relay.health(ctx)
+	code, health, err := d.relay.Health(ctx)
 	if err != nil {
-		return false, fmt.Errorf("ask the relay for its health: %w%s", err, d.relay.logTail())
+		return false, fmt.Errorf("ask the relay for its health: %w%s", err, d.relay.LogTail())
 	}
 	if !d.keep { // before the account, so that a last entry would be seen
-		if err := d.relay.stop(); err != nil {
+		if err := d.relay.Stop(); err != nil {
 			return false, err
 		}
 		d.screen.say("relay", "stopped by SIGTERM, exit code 0")
@@ -28,7 +28,7 @@ func (d *demo) close(ctx context.Context) (exact bool, err error) {
 		return false, err
 	}
 	d.screen.line(r.text(d.screen))
-	d.screen.line("\n" + d.screen.bold("Health") + fmt.Sprintf(", from GET %s before the end: %d\n", d.relay.url(), code))
+	d.screen.line("\n" + d.screen.bold("Health") + fmt.Sprintf(", from GET %s before the end: %d\n", d.relay.HealthURL(), code))
 	var pretty bytes.Buffer
 	if json.Indent(&pretty, health, "", "  ") == nil {
 		health = pretty.Bytes()
@@ -38,7 +38,7 @@ func (d *demo) close(ctx context.Context) (exact bool, err error) {
 	if d.keep {
 		d.screen.line("\n" + d.howToLook())
 		<-ctx.Done()
-		if err := d.relay.stop(); err != nil {
+		if err := d.relay.Stop(); err != nil {
 			return false, err
 		}
 	}
@@ -179,9 +179,9 @@ func (d *demo) howToLook() string {
 		{"table", "psql '" + d.postgres.DSN(database) + "'"},
 		{"slot", `SELECT * FROM pg_replication_slots (in psql)`},
 		{"stream", "redis-cli -u " + d.redisURL + " XREVRANGE " + shop.Stream + " + - COUNT 3"},
-		{"health", "curl " + d.relay.url()},
-		{"metrics", "curl http://" + d.relay.http + "/metrics"},
-		{"log", "tail -f " + d.relay.log},
+		{"health", "curl " + d.relay.HealthURL()},
+		{"metrics", "curl " + d.relay.MetricsURL()},
+		{"log", "tail -f " + d.relay.Log()},
 	}
 	var b strings.Builder
 	b.WriteString("Everything stays up until Ctrl-C. To look at it:\n\n")
