@@ -83,6 +83,12 @@ fuzz: ## run every fuzz target for FUZZTIME (20s)
 demo: deps ## see it work: shop, relay and worker on throwaway servers
 	go run ./cmd/demo
 
+# FLAGS go to the program: `make cost FLAGS='-rate 500 -json'`.
+FLAGS ?=
+.PHONY: cost
+cost: deps build ## what poll and run cost the primary, side by side (six minutes): FLAGS='-rate 500 -seconds 60'
+	@go run ./bench/cost -walrelay bin/walrelay $(FLAGS)
+
 .PHONY: clean
 clean: ## remove what build made
 	rm -rf bin
