@@ -16,7 +16,7 @@ import (
 // quick is a measurement of a second or two in some modes.
 func quick(t *testing.T, walrelay string, modes ...string) options {
 	t.Helper()
-	o := options{rate: 50, seconds: 1, idle: 1, settle: 1, walrelay: walrelay, patience: 30 * time.Second}
+	o := options{rate: 50, seconds: 1, idle: 1, walrelay: walrelay, patience: 30 * time.Second}
 	for _, m := range allModes() {
 		if slices.Contains(modes, m.name) {
 			o.modes = append(o.modes, m)

@@ -52,11 +52,11 @@ func (q quantity) described() (name, key string, u unit) {
 	case updated:
 		return "tuples updated", "tuples_updated", inPieces
 	case hotUpdated:
-		return "… of them HOT", "tuples_hot_updated", inPieces
+		return "HOT updates", "tuples_hot_updated", inPieces
 	case deleted:
 		return "tuples deleted", "tuples_deleted", inPieces
 	case dead:
-		return "dead tuples, for vacuum", "dead_tuples", inPieces
+		return "dead tuples left", "dead_tuples", inPieces
 	case returned:
 		return "tuples returned", "tuples_returned", inPieces
 	case fetched:
@@ -76,7 +76,7 @@ func (q quantity) described() (name, key string, u unit) {
 	case blocksRead:
 		return "blocks read", "blocks_read", inPieces
 	case cpu:
-		return "processor time", "cpu_milliseconds", inMilliseconds
+		return "processor time of PostgreSQL", "cpu_milliseconds", inMilliseconds
 	}
 	panic(fmt.Sprintf("no quantity %d", q))
 }

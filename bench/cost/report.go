@@ -140,9 +140,9 @@ func (r *report) tables() []table {
 	idle.add(r.Modes, func(c *cost) (counters, counters) { return c.Idle.Counters, c.IdleDifference })
 
 	load := table{title: fmt.Sprintf("%s rows/s: %s rows, each in a transaction of its own", grouped(int64(r.Rate)), grouped(int64(first.Load.Rows))), lines: r.head()}
-	load.each(r.Modes, "rows/s achieved", func(c *cost) string { return grouped(int64(c.Load.RowsPerSecond + 0.5)) })
+	load.each(r.Modes, "rows/s written", func(c *cost) string { return grouped(int64(c.Load.RowsPerSecond + 0.5)) })
 	load.each(r.Modes, "rows on the stream", func(c *cost) string { return grouped(c.Load.Entries) })
-	load.each(r.Modes, "seconds, until all left", func(c *cost) string { return fmt.Sprintf("%.1f", c.Load.Seconds) })
+	load.each(r.Modes, "seconds, with the last marks", func(c *cost) string { return fmt.Sprintf("%.1f", c.Load.Seconds) })
 	load.add(r.Modes, func(c *cost) (counters, counters) { return c.Load.Counters, c.LoadDifference })
 	return []table{idle, load}
 }

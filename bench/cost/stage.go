@@ -117,13 +117,22 @@ func (s *stage) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.relay == nil {
-		return s.reported(ctx)
+	if err := s.counted(ctx, 1); err != nil || s.relay == nil {
+		return err
 	}
 	if err := s.carried(ctx, 1); err != nil {
 		return err
 	}
 	return s.wait(ctx, "settling", s.settle)
+}
+
+// counted waits until PostgreSQL has counted so many inserted rows.
+func (s *stage) counted(ctx context.Context, rows int64) error {
+	return s.await(ctx, "PostgreSQL to count the rows", func() (bool, int64, error) {
+		var c counters
+		err := s.visit(ctx, func(conn *pgx.Conn) error { return c.readTable(ctx, conn) })
+		return c[inserted] >= rows, c[inserted], err
+	})
 }
 
 // visit calls f with a session in the outbox's database, and returns when that
