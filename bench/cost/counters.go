@@ -13,7 +13,8 @@ type quantity int
 
 // The quantities, in the order of the tables.
 const (
-	transactions quantity = iota
+	committed quantity = iota
+	rolledBack
 	inserted
 	updated
 	hotUpdated
@@ -45,8 +46,10 @@ const (
 // described says what a quantity is, for people and for programs.
 func (q quantity) described() (name, key string, u unit) {
 	switch q {
-	case transactions:
-		return "transactions", "transactions", inPieces
+	case committed:
+		return "transactions committed", "transactions_committed", inPieces
+	case rolledBack:
+		return "transactions rolled back", "transactions_rolled_back", inPieces
 	case inserted:
 		return "tuples inserted", "tuples_inserted", inPieces
 	case updated:
@@ -107,10 +110,10 @@ func (c counters) MarshalJSON() ([]byte, error) {
 // https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-DATABASE-VIEW
 func (c *counters) readDatabase(ctx context.Context, conn *pgx.Conn, database string) error {
 	return conn.QueryRow(ctx, `
-		SELECT xact_commit + xact_rollback, tup_returned, tup_fetched, blks_hit, blks_read,
+		SELECT xact_commit, xact_rollback, tup_returned, tup_fetched, blks_hit, blks_read,
 		       pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint
 		FROM pg_stat_database WHERE datname = $1`, database).
-		Scan(&c[transactions], &c[returned], &c[fetched], &c[blocksHit], &c[blocksRead], &c[walBytes])
+		Scan(&c[committed], &c[rolledBack], &c[returned], &c[fetched], &c[blocksHit], &c[blocksRead], &c[walBytes])
 }
 
 // readTable reads what can only be read from the table's own database.

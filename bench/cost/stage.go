@@ -395,8 +395,8 @@ func (s *stage) verify(ctx context.Context, w *loadWindow) error {
 	if w.Counters[updated] < wantMarked || (wantMarked == 0 && w.Counters[updated] != 0) {
 		expect("rows that PostgreSQL counts as updated", w.Counters[updated], wantMarked)
 	}
-	if w.Counters[transactions] < want {
-		expect("transactions that PostgreSQL counts", w.Counters[transactions], want)
+	if w.Counters[committed] < want {
+		expect("transactions that PostgreSQL counts", w.Counters[committed], want)
 	}
 	return errors.Join(errs...)
 }
