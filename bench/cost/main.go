@@ -86,7 +86,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.SetOutput(io.Discard) // errors are printed once, by run
 	flags.IntVar(&o.rate, "rate", 1000, "rows a second, each a transaction, 1 to 100000")
 	flags.IntVar(&o.seconds, "seconds", 30, "how long rows are written, 1 to 3600")
-	flags.IntVar(&o.idle, "idle", 20, "how many seconds nothing is written, 1 to 3600")
+	flags.IntVar(&o.idle, "idle", 15, "how many seconds nothing is written, 1 to 3600")
 	flags.IntVar(&o.settle, "settle", 11, "seconds between a relay's start and the first window, 0 to 3600;\na session that is idle reports what it did at its start up to ten seconds later")
 	flags.BoolVar(&o.json, "json", false, "print JSON")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the tables of the README")
