@@ -77,7 +77,7 @@ func TestPollPublishes(t *testing.T) {
 
 // The poller dies at each step of a drain. Every row arrives; only those that
 // were appended and not marked arrive again, from the next poller.
-func TestPollKilledAtEachStep(t *testing.T) {
+func TestCrashInMidDrainLosesNothing(t *testing.T) {
 	for step, again := range map[relay.Step]int{relay.StepAppend: 0, relay.StepAppended: 100, relay.StepMark: 100, relay.StepMarked: 0} {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()
@@ -104,6 +104,33 @@ func TestPollKilledAtEachStep(t *testing.T) {
 				t.Errorf("%d rows are on the stream, %d of them twice; want 453 and %d", len(times), twice, again)
 			}
 		})
+	}
+}
+
+// A poller dies with rows that it has claimed. Another one, which was told of them
+// and found them locked, takes them, although nobody tells it again.
+func TestRowsLeftHalfWayAreTakenAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.exec(migrations.Notify(cdc.Table{Schema: "public", Name: "outbox"}, "new_outbox_event"))
+	flags := []string{"--listen", "new_outbox_event", "--safety-interval", "1h"}
+	dying := w.startPollEnv([]string{execEnv + "=crash", crashEnv + "=appended:1"}, flags...)
+	w.startPoll(flags...).polls()
+	w.eventually("one of two pollers claims rows and dies", func() error {
+		w.insert("row", 1)
+		select {
+		case <-dying.done:
+			return dying.killedItself()
+		default:
+			return errors.New("the other one was faster")
+		}
+	})
+	w.allMarked()
+	times := w.times()
+	for id := range strings.FieldsSeq(w.query(`SELECT string_agg(id::text, ' ') FROM outbox`)) {
+		if n := times[id]; n < 1 || n > 2 {
+			t.Errorf("the row %s is on the stream %d times", id, n)
+		}
 	}
 }
 
