@@ -32,20 +32,24 @@ func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Che
 	if cp.Foreign != nil && cp.Covered >= cp.Foreign.Until {
 		cp.Foreign = nil
 	}
-	if cp.Foreign == nil {
-		after, known := cp.LastIDs[r.cfg.Stream]
-		if !known {
-			after = "0-0"
-		}
+	after, known := cp.LastIDs[r.cfg.Stream]
+	if !known {
+		after = "0-0"
+	}
+	news := state.Exists && state.LastID != after // others have appended since our last entry
+	if cp.Foreign == nil && !news {
 		cp.LastIDs = nil
-		if !state.Exists || state.LastID == after {
-			return nil, nil
-		}
+		return nil, nil
+	}
+	if cp.Foreign == nil {
+		cp.Foreign = &cdc.Foreign{After: after, Added: cp.Added[r.cfg.Stream]}
+	}
+	if news { // of rows that were written until now
 		end, err := session.WALEnd(ctx)
 		if err != nil {
 			return nil, err
 		}
-		cp.Foreign = &cdc.Foreign{After: after, Until: end + foreignSlack, Added: cp.Added[r.cfg.Stream]}
+		cp.Foreign.Until = end + foreignSlack
 	}
 	t := r.newTail(foreignEntries)
 	t.first, t.last = "("+cp.Foreign.After, state.LastID
@@ -67,8 +71,8 @@ func (r *Relay) foreignEntries(ctx context.Context, session Session, cp *cdc.Che
 		return nil, nil
 	}
 	cp.LastIDs = nil
-	r.log.Info("another program has appended entries to the stream; rows that they are of are not appended again",
-		"stream", r.cfg.Stream, "entries", len(t.entries), "after", cp.Foreign.After)
+	r.log.Info("another program has appended entries to the stream; rows that have one are not appended again",
+		"stream", r.cfg.Stream, "entries of any", len(t.entries), "after", cp.Foreign.After)
 	if t.deletedTo != "" {
 		r.log.Warn("entries by another program were deleted or trimmed since; rows that are marked as published and may have been theirs are not appended again",
 			"stream", r.cfg.Stream, "up to", t.deletedTo)

@@ -86,6 +86,7 @@ type Poller struct {
 	listen atomic.Bool   // whether notifications arrive
 
 	answered time.Time // when Redis last did
+	once     sync.Once // says that it works
 
 	// unsure is set until a row could be marked, and after one could not: rows
 	// that cannot be marked would be appended again and again.
@@ -148,8 +149,14 @@ func (p *Poller) Run(ctx context.Context) error {
 	defer p.cfg.Table.Close()
 
 	var retry backoff
+	unasked := false // nobody has notified, and yet it looks
 	for ctx.Err() == nil {
+		before := p.status.rows.Load()
 		err := p.drain(ctx, flight, beat)
+		if unasked && p.status.rows.Load() > before {
+			p.warn("notifications", "rows were found that nobody has notified of: is the trigger there, and the channel right?", "waited", p.cfg.SafetyInterval.String())
+		}
+		unasked = false
 		switch {
 		case err == nil:
 			retry.reset()
@@ -157,7 +164,8 @@ func (p *Poller) Run(ctx context.Context) error {
 			if err != nil {
 				_ = p.looked(err) // which the next pass meets, too
 			}
-			p.pause(ctx, wait, p.wake, beat)
+			woken := p.pause(ctx, wait, p.wake, beat)
+			unasked = !woken && p.listen.Load() && wait == p.cfg.SafetyInterval
 		case permanent(err): // it waits for an operator
 			p.pause(ctx, retryMost, nil, beat)
 		default:
@@ -179,25 +187,26 @@ func (p *Poller) interval(ctx context.Context) (time.Duration, error) {
 	return p.cfg.SafetyInterval, nil
 }
 
-// pause waits, or until there may be rows. Meanwhile Redis is asked whether it is
+// pause waits, or until there may be rows: then it is true. Meanwhile Redis is asked whether it is
 // there, so that it is not a row that has to find out.
-func (p *Poller) pause(ctx context.Context, d time.Duration, wake <-chan struct{}, beat func()) {
+func (p *Poller) pause(ctx context.Context, d time.Duration, wake <-chan struct{}, beat func()) (woken bool) {
 	for end := time.Now().Add(d); ; {
 		beat()
 		if _ = p.askSink(ctx); ctx.Err() != nil { // health has what is wrong
-			return
+			return false
 		}
 		t := time.NewTimer(min(time.Until(end), sinkProof))
 		select {
 		case <-ctx.Done():
 		case <-wake:
+			woken = true
 		case <-t.C:
 			if time.Now().Before(end) {
 				continue
 			}
 		}
 		t.Stop()
-		return
+		return woken
 	}
 }
 
@@ -322,6 +331,9 @@ func (p *Poller) looked(err error) error {
 	if err == nil {
 		p.status.polls()
 		p.recovered("polling")
+		p.once.Do(func() {
+			p.cfg.Log.Info("polling", "interval", p.cfg.Interval, "listening", p.cfg.Listen != nil)
+		})
 		return nil
 	}
 	p.status.pollFailed(err.Error(), permanent(err))

@@ -168,6 +168,9 @@ func (m *Monitor) look(ctx context.Context, conn *pgx.Conn) (sample Sample) {
 	})
 	if m.leftover {
 		sample.Problem = nil
+		if sample.Foreign {
+			sample.Slot = nil
+		}
 	}
 	if err == nil && !m.leftover {
 		err = m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) error {

@@ -20,7 +20,8 @@ type Sample struct {
 	Timeline  uint32  // that the server writes to
 	InsertLSN cdc.LSN // the end of the WAL that it has in memory
 
-	Slot *SlotLag // nil where there is none
+	Slot    *SlotLag // nil where there is none
+	Foreign bool     // it is another program's, or of another database
 
 	// Problem is a fault that was seen: a slot that is somebody else's, commits
 	// that would wait for us, a publication that would lose rows.
@@ -103,8 +104,11 @@ func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error
 	if slot.Name == "" {
 		return sample, nil
 	}
-	if err := foreign(slot.Name, kind, plugin, slotDatabase, database); err != nil && sample.Problem == nil {
-		sample.Problem = err
+	if err := foreign(slot.Name, kind, plugin, slotDatabase, database); err != nil {
+		sample.Foreign = true
+		if sample.Problem == nil {
+			sample.Problem = err
+		}
 	}
 	if inactive != nil {
 		slot.InactiveSince = *inactive

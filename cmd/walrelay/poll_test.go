@@ -163,6 +163,30 @@ func TestSwapAfterACrash(t *testing.T) {
 	w.confirmedPast()
 }
 
+// The poller works a second time before what is covered has passed what it did
+// the first time.
+func TestSwapThereAndBackTwiceOnAQuietServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	for round, rows := range []int{3, 1500, 3} {
+		run := w.startRelay()
+		run.streams()
+		w.insert("to the relay", 3)
+		w.allMarked()
+		run.stop()
+		poll := w.startPoll()
+		w.exec(fmt.Sprintf(`INSERT INTO outbox (kind, payload) SELECT 'to the poller', to_jsonb(repeat('x', 900) || i) FROM generate_series(1, %d) i`, rows))
+		w.allMarked()
+		poll.stop()
+		w.insert(fmt.Sprint("while nobody works ", round), 3)
+	}
+	w.startRelay().streams()
+	w.insert("in the end", 3)
+	w.allMarked()
+	w.confirmedPast()
+	w.eachOnce(nil)
+}
+
 // While a poller works, its entries are trimmed away, or deleted by consumers. The
 // relay that comes back finds no entry of those rows, but their marks.
 func TestPollersEntriesAreGoneWhenTheRelayComesBack(t *testing.T) {
@@ -278,6 +302,7 @@ func TestLostNotificationLosesNothing(t *testing.T) {
 	w.insert("without a notification", 3)
 	w.allMarked()
 	w.verify(0)
+	w.relays[len(w.relays)-1].says("rows were found that nobody has notified of")
 }
 
 // Ten thousand notifications are no ten thousand queries.
@@ -506,6 +531,10 @@ func TestPollWarnsOfASlotThatNobodyReads(t *testing.T) {
 	w.exec(`CREATE TABLE filler AS SELECT repeat('x', 2000) FROM generate_series(1, 2000)`)
 	p := w.startPoll()
 	p.polls()
+	w.execIn(w.pg.NewDatabase(t), migrations.Table(cdc.Table{Schema: "public", Name: "outbox"}))
+	elsewhere := w.startPoll("--postgres", strings.Replace(w.relayDSN(), "/postgres?", "/test1?", 1))
+	elsewhere.becomes("ok: that is another database's slot", func(_ int, doc healthDocument) bool { return doc.Role == "polling" && doc.Status == "ok" })
+	elsewhere.stop()
 	p.saysInHealth("warn", "MiB of WAL", `slot "walrelay", which nobody reads`, "walrelay teardown")
 	p.says("level=WARN msg=\"PostgreSQL keeps")
 	run = w.startRelay()

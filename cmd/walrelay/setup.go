@@ -61,7 +61,11 @@ func (c *setupCmd) Run(ctx context.Context, p *process) error {
 		}
 	}
 	if c.ForPoll {
-		return c.check(ctx, p)
+		err := c.check(ctx, p)
+		if err == nil {
+			fmt.Fprintf(p.stdout, "the table %s is fit for walrelay poll\n", p.cfg.Table)
+		}
+		return err
 	}
 	publication := cdc.QuoteIdent(p.cfg.Publication)
 	created, err := slot.New(slotConfig(p.cfg), p.log).CreatePublication(ctx)

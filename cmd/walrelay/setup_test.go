@@ -115,7 +115,7 @@ func TestSetupAddsATriggerOnce(t *testing.T) {
 		t.Errorf("--for-poll prints:\n%s", out)
 	}
 	execute(t, connect(t, dsn), `DROP PUBLICATION walrelay`)
-	expect(t, exitDone, there, "setup", "--postgres", dsn, "--for-poll", "--create-notify-trigger", "--listen", "new rows")
+	expect(t, exitDone, there+"the table \"public\".\"outbox\" is fit for walrelay poll\n", "setup", "--postgres", dsn, "--for-poll", "--create-notify-trigger", "--listen", "new rows")
 	if n := query(t, connect(t, dsn), `SELECT count(*) FROM pg_publication`); n != "0" {
 		t.Error("--for-poll makes a publication")
 	}
