@@ -86,7 +86,7 @@ demo: deps ## see it work: shop, relay and worker on throwaway servers
 # FLAGS go to the program: `make cost FLAGS='-rate 500 -json'`.
 FLAGS ?=
 .PHONY: cost
-cost: deps build ## what poll and run cost the primary, side by side (six minutes): FLAGS='-rate 500 -seconds 60'
+cost: deps build ## what poll and run cost the primary, side by side (five minutes): FLAGS='-rate 500 -seconds 60'
 	@go run ./bench/cost -walrelay bin/walrelay $(FLAGS)
 
 .PHONY: clean

@@ -274,16 +274,14 @@ func (c *Claimer) exec(ctx context.Context, sql string) error {
 	return err
 }
 
-// PassOver implements relay.PolledTable.
-func (c *Claimer) PassOver(ev cdc.Event) string { return c.table.PassOver(ev) }
-
 // PassOver is the SQL that takes a row out of a poller's way, for an operator.
-func (t *Table) PassOver(ev cdc.Event) string {
+func (c *Claimer) PassOver(ev cdc.Event) string {
+	t := c.table
 	where := fmt.Sprintf("%s = %s", cdc.QuoteIdent(t.mapping.ID), cdc.QuoteLiteral(ev.ID))
 	if ev.NoID {
 		where = cdc.QuoteIdent(t.mapping.ID) + " IS NULL"
 	}
-	if t.Marks() == MarkDelete {
+	if c.mode == MarkDelete {
 		return fmt.Sprintf("DELETE FROM %s WHERE %s", t.table, where)
 	}
 	return fmt.Sprintf("UPDATE %s SET %s = now() WHERE %s", t.table, cdc.QuoteIdent(t.mapping.PublishedAt), where)

@@ -187,8 +187,8 @@ func (p *Poller) interval(ctx context.Context) (time.Duration, error) {
 	return p.cfg.SafetyInterval, nil
 }
 
-// pause waits, or until there may be rows: then it is true. Meanwhile Redis is asked whether it is
-// there, so that it is not a row that has to find out.
+// pause waits, or until there may be rows: then it is true. Meanwhile Redis is
+// asked whether it is there, so that it is not a row that has to find out.
 func (p *Poller) pause(ctx context.Context, d time.Duration, wake <-chan struct{}, beat func()) (woken bool) {
 	for end := time.Now().Add(d); ; {
 		beat()
@@ -294,7 +294,7 @@ func (p *Poller) pass(ctx context.Context, beat func()) (int, error) {
 	case a.err != nil && errors.Is(err, a.err): // our own: the rows are still claimed
 	default:
 		if a.err != nil && !errors.As(a.err, new(*RowError)) {
-			p.sinkFails(a.err) // too
+			_ = p.sinkFails(a.err) // too
 		}
 		return 0, p.looked(err)
 	}
@@ -319,7 +319,7 @@ func (p *Poller) pass(ctx context.Context, beat func()) (int, error) {
 	if row != nil {
 		return 0, p.looked(a.err)
 	}
-	p.looked(nil)
+	_ = p.looked(nil)
 	if a.err != nil {
 		return 0, p.sinkFails(a.err)
 	}
@@ -341,7 +341,10 @@ func (p *Poller) looked(err error) error {
 	return err
 }
 
+// sinkFails notes that Redis did not do what it was asked. It has to answer
+// before it is given anything more.
 func (p *Poller) sinkFails(err error) error {
+	p.answered = time.Time{}
 	p.status.sinkFailed(err)
 	p.complain("Redis", err)
 	return err
