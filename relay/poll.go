@@ -86,6 +86,7 @@ type Poller struct {
 	listen atomic.Bool   // whether notifications arrive
 
 	answered time.Time // when Redis last did
+	refused  bool      // it did not take rows since; that it answers is no cure
 	once     sync.Once // says that it works
 
 	// unsure is set until a row could be marked, and after one could not: rows
@@ -224,13 +225,16 @@ func (p *Poller) askSink(ctx context.Context) error {
 		}
 		return p.sinkFails(err)
 	}
-	p.sinkWorks()
+	p.answered = time.Now()
+	if !p.refused {
+		p.sinkWorks()
+	}
 	return nil
 }
 
-// sinkWorks notes that Redis answered.
+// sinkWorks notes that Redis took rows, or answered where there are none.
 func (p *Poller) sinkWorks() {
-	p.answered = time.Now()
+	p.answered, p.refused = time.Now(), false
 	if p.status.sinkWorks() {
 		p.recovered("Redis")
 	}
@@ -294,12 +298,16 @@ func (p *Poller) pass(ctx context.Context, beat func()) (int, error) {
 	case a.err != nil && errors.Is(err, a.err): // our own: the rows are still claimed
 	default:
 		if a.err != nil && !errors.As(a.err, new(*RowError)) {
+			p.refused = true
 			_ = p.sinkFails(a.err) // too
 		}
 		return 0, p.looked(err)
 	}
-	if n == 0 {
-		p.status.publishing(time.Time{}) // what was tried before, somebody else has published
+	if n == 0 { // what was tried before, somebody else has published
+		p.status.publishing(time.Time{})
+		if p.refused {
+			p.sinkWorks()
+		}
 	}
 	if a.published > 0 {
 		p.cfg.OnStep(StepMark)
@@ -321,6 +329,7 @@ func (p *Poller) pass(ctx context.Context, beat func()) (int, error) {
 	}
 	_ = p.looked(nil)
 	if a.err != nil {
+		p.refused = true
 		return 0, p.sinkFails(a.err)
 	}
 	return n, nil

@@ -373,6 +373,31 @@ func TestIdlePollNoticesThatRedisIsAway(t *testing.T) {
 	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" })
 }
 
+// A Redis that answers, and does not take rows, is not well: health says so all the
+// time, not only in the moment of a try.
+func TestPollSaysThatRedisTakesNoRows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.redisDo("SET", "jobs", "somebody else's")
+	w.insert("before", 3)
+	p := w.startPoll()
+	p.saysInHealth("critical", "WRONGTYPE", "--stream")
+	const retries = `walrelay_retries_total{reason="append"}`
+	for before, changes := p.metric(retries), 0; changes < 2; {
+		if _, doc, err := p.health(); err != nil || doc.Status != "critical" || doc.reason("WRONGTYPE") == "" {
+			t.Fatalf("between two tries health is %+v, %v", doc, err)
+		}
+		if now := p.metric(retries); now != before {
+			before = now
+			changes++
+		}
+	}
+	w.redisDo("DEL", "jobs")
+	w.allMarked()
+	w.verify(0)
+	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" })
+}
+
 // A row that was locked when it was notified of is not left until the safety look.
 func TestListeningPollTakesARowThatWasLocked(t *testing.T) {
 	t.Parallel()
