@@ -178,7 +178,7 @@ func (p *purgePass) prepare(ctx context.Context) error {
 		return err
 	}
 	p.layout = l
-	if err := p.refuse(); err != nil {
+	if err := t.refusePurge(l); err != nil {
 		return err
 	}
 	var micros int64
@@ -196,16 +196,16 @@ func (p *purgePass) prepare(ctx context.Context) error {
 // unmarked reports whether the slot tells what is published.
 func (p *purgePass) unmarked() bool { return p.layout.marks == MarkNone }
 
-// refuse names what has to be there.
-func (p *purgePass) refuse() error {
-	t, l := p.table, p.layout
+// refusePurge names what a purge needs and is not there.
+func (t *Table) refusePurge(l *layout) error {
+	unmarked := l.marks == MarkNone
 	switch {
 	case l.marks == MarkDelete:
 		return &fault.Error{
 			Problem: "--mark=delete deletes rows as soon as they are published, and leaves nothing to purge",
 			Fix:     "leave it out",
 		}
-	case p.unmarked() && t.mark == MarkAuto && l.has(t.mapping.PublishedAt) && !l.columns[t.mapping.PublishedAt].generated:
+	case unmarked && t.mark == MarkAuto && l.has(t.mapping.PublishedAt) && !l.columns[t.mapping.PublishedAt].generated:
 		// Another role may mark rows, and then those that are not marked were
 		// missed, and only the table still has them.
 		return &fault.Error{
@@ -213,7 +213,7 @@ func (p *purgePass) refuse() error {
 				cdc.QuoteIdent(t.mapping.PublishedAt), t.table),
 			Fix: t.grant(l, MarkPublishedAt) + ", or --mark=none where no relay marks them",
 		}
-	case p.unmarked() && t.mapping.CreatedAt == "":
+	case unmarked && t.mapping.CreatedAt == "":
 		return &fault.Error{
 			Problem: fmt.Sprintf("rows of %s are not marked, and no column tells when they were created, so that none is known to be old enough", t.table),
 			Fix:     "name the column with --column-created-at, or one that marks rows with --column-published-at",
@@ -221,7 +221,7 @@ func (p *purgePass) refuse() error {
 	case !l.deletable || !l.updatable:
 		return &fault.Error{
 			Problem: fmt.Sprintf("the role may not delete rows of %s, or not lock them, which comes first", t.table),
-			Fix:     p.grant(),
+			Fix:     t.purgeGrant(l),
 		}
 	case !l.indexedID:
 		fix := "CREATE INDEX CONCURRENTLY ON %s (%s)"
@@ -236,17 +236,17 @@ func (p *purgePass) refuse() error {
 	return nil
 }
 
-// grant is the SQL for the privileges that the role lacks. Locking a row takes
+// purgeGrant is the SQL for the privileges that the role lacks. Locking a row takes
 // UPDATE on some column of it.
-func (p *purgePass) grant() string {
+func (t *Table) purgeGrant(l *layout) string {
 	var missing []string
-	if !p.layout.deletable {
+	if !l.deletable {
 		missing = append(missing, "DELETE")
 	}
-	if !p.layout.updatable {
-		missing = append(missing, fmt.Sprintf("UPDATE (%s)", cdc.QuoteIdent(p.table.mapping.ID)))
+	if !l.updatable {
+		missing = append(missing, fmt.Sprintf("UPDATE (%s)", cdc.QuoteIdent(t.mapping.ID)))
 	}
-	return fmt.Sprintf("GRANT %s ON %s TO %s", strings.Join(missing, ", "), p.table.table, p.layout.role)
+	return fmt.Sprintf("GRANT %s ON %s TO %s", strings.Join(missing, ", "), t.table, l.role)
 }
 
 // conditions are those of a row that may go, and of one after which there is

@@ -11,6 +11,13 @@ import (
 	"github.com/stagedoor/walrelay/internal/fault"
 )
 
+// commands are those that a relay needs, as an ACL allows them: teardown EXISTS,
+// and a heal or a refused entry some that are not needed otherwise.
+const commands = "+eval +evalsha +hmget +hgetall +hset +hdel +del +type +xadd +xdel +xinfo|stream +xrange +xrevrange +time +exists +client|setname +hello +select"
+
+// onCluster is what to do about a Redis Cluster.
+const onCluster = "this is a Redis Cluster, which this release does not support: use a single server"
+
 // remedies are what Redis answers, by the start or a part of its error, and
 // what repairs it. The first match counts.
 var remedies = []struct {
@@ -19,7 +26,7 @@ var remedies = []struct {
 	fix       string
 }{
 	{"WRONGTYPE", true, "move the key away (RENAME), or choose another stream with --stream"},
-	{"NOPERM", true, "allow the Redis user the commands and keys that walrelay needs: ACL SETUSER … ~STREAM ~STREAM:dead ~walrelay:* +eval +evalsha +hmget +hgetall +hset +hdel +del +type +xadd +xdel +xinfo|stream +xrange +xrevrange +time +exists +client|setname +hello +select"},
+	{"NOPERM", true, "allow the Redis user the commands and keys that walrelay needs: ACL SETUSER … ~STREAM ~STREAM:dead ~walrelay:* " + commands},
 	{"can't run this command", true, "allow the Redis user the command that the script needs: ACL SETUSER … +hmget +hgetall +hset +hdel +del +type +xadd +xdel"},
 	{"can't access at least one of the keys", true, "allow the Redis user the stream, its dead stream and the checkpoint: ACL SETUSER … ~STREAM ~STREAM:dead ~walrelay:*"},
 	{"NOAUTH", true, "put the password into --redis, as in redis://:PASSWORD@HOST:PORT/DB"},
@@ -28,8 +35,8 @@ var remedies = []struct {
 	{"DB index is out of range", true, "correct the database number at the end of --redis"},
 	{"unknown command", true, "use Redis 6.2 or newer, or a server that has EVAL and streams, and does not rename their commands"},
 	{"exhausted the last possible ID", true, "the stream's ids are used up: choose another stream with --stream"},
-	{"MOVED", true, "this is a Redis Cluster, which this release does not support: use a single server"},
-	{"CROSSSLOT", true, "this is a Redis Cluster, which this release does not support: use a single server"},
+	{"MOVED", true, onCluster},
+	{"CROSSSLOT", true, onCluster},
 	{"OOM", false, "raise Redis' maxmemory, or remove data (maxmemory-policy noeviction is right: eviction would lose rows)"},
 	{"MISCONF", false, "Redis cannot write its snapshot: free its disk, or CONFIG SET stop-writes-on-bgsave-error no"},
 	{"READONLY", false, "this Redis is a replica: wait for the failover to end, or point --redis at the primary"},
@@ -59,6 +66,17 @@ func refusal(err error) string {
 	return ""
 }
 
+// remedy is what repairs an answer of Redis, empty if that is not known, and
+// whether it does not go away by itself.
+func remedy(text string) (fix string, permanent bool) {
+	for _, r := range remedies {
+		if strings.Contains(text, r.text) {
+			return r.fix, r.permanent
+		}
+	}
+	return "", false
+}
+
 // explain adds to an error of Redis what it means. What does not go away by
 // itself becomes a fault.
 func explain(err error) error {
@@ -69,15 +87,12 @@ func explain(err error) error {
 	if !errors.As(err, &reply) {
 		return fmt.Errorf("%w: %w", cdc.ErrNoAnswer, err)
 	}
-	text := reply.Error()
-	for _, r := range remedies {
-		if !strings.Contains(text, r.text) {
-			continue
-		}
-		if r.permanent {
-			return &fault.Error{Problem: "Redis answers", Err: err, Fix: r.fix}
-		}
-		return fmt.Errorf("%w (from Redis); %s", err, r.fix)
+	switch fix, permanent := remedy(reply.Error()); {
+	case fix == "":
+		return err
+	case permanent:
+		return &fault.Error{Problem: "Redis answers", Err: err, Fix: fix}
+	default:
+		return fmt.Errorf("%w (from Redis); %s", err, fix)
 	}
-	return err
 }

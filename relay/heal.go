@@ -69,10 +69,7 @@ func (h *healer) stillOpen(cp *cdc.Checkpoint) *GapError {
 // mayHeal refuses what waits for an operator.
 func (h *healer) mayHeal(j cdc.Judgement, manual bool) error {
 	if manual {
-		return &fault.Error{
-			Problem: j.Reason,
-			Fix:     "run `walrelay heal`: it publishes again what the stream lacks, and streams on (with --heal=auto the relay does so by itself)",
-		}
+		return WaitsForHeal(j)
 	}
 	if n := h.counts[j.Kind]; n >= healsInARow {
 		return &fault.Error{
@@ -81,6 +78,15 @@ func (h *healer) mayHeal(j cdc.Judgement, manual bool) error {
 		}
 	}
 	return nil
+}
+
+// WaitsForHeal is the fault of a gap that is healed only when an operator asks
+// for it.
+func WaitsForHeal(j cdc.Judgement) error {
+	return &fault.Error{
+		Problem: j.Reason,
+		Fix:     "run `walrelay heal`: it publishes again what the stream lacks, and streams on (with --heal=auto the relay does so by itself)",
+	}
 }
 
 // mayRetry refuses to repeat a backfill that cannot end in time, until an
@@ -166,8 +172,8 @@ func doubt(s state, since cdc.Since) *cdc.Doubt {
 	return before
 }
 
-// unfit makes a fault of a server and a checkpoint that do not go together.
-func unfit(err error) error {
+// Unfit makes a fault of a server and a checkpoint that do not go together.
+func Unfit(err error) error {
 	if errors.Is(err, cdc.ErrBehind) {
 		return err // it catches up
 	}

@@ -345,7 +345,7 @@ func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
 	}
 	if err != nil {
 		r.log.Debug("judged", "error", err)
-		return s, unfit(err)
+		return s, Unfit(err)
 	}
 	if s.Kind == cdc.NoSlot {
 		// Another relay may have finished a backfill since it was read.

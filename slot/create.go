@@ -114,10 +114,15 @@ func (s *Session) checkFreeSlots(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("count the replication slots: %w", err)
 	}
-	if free < slotsNeeded {
-		return slotLimitFault(nil)
+	return roomFault(free)
+}
+
+// roomFault is the fault of too few free slots for a backfill.
+func roomFault(free int) error {
+	if free >= slotsNeeded {
+		return nil
 	}
-	return nil
+	return slotLimitFault(nil)
 }
 
 func slotLimitFault(cause error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +20,8 @@ type Holder struct {
 	User     string
 	Database string
 	Since    time.Time // zero where the role may not see it
+
+	xid string // tells it from the next transaction of the same process
 }
 
 // String says whose transaction it is.
@@ -49,7 +52,7 @@ func (h Holder) Command() string {
 const holderColumns = `
 	coalesce(holder.pid, 0), coalesce(p.gid, ''),
 	coalesce(a.usename::text, p.owner::text, ''), coalesce(a.datname::text, p.database::text, ''),
-	coalesce(a.xact_start, p.prepared)`
+	coalesce(a.xact_start, p.prepared), coalesce(holder.transactionid::text, '')`
 
 // waitSQL reads what a process waits for.
 const waitSQL = `
@@ -61,23 +64,24 @@ const waitSQL = `
 	LEFT JOIN pg_prepared_xacts p ON holder.pid IS NULL AND p.transaction = waiter.transactionid
 	WHERE waiter.pid = $1 AND NOT waiter.granted LIMIT 1`
 
-// oldestSQL reads the oldest transaction that has written something. One that
-// is younger than the margin is no reason for anything.
-const oldestSQL = `
+// oldSQL reads the transactions that have written something, the oldest first.
+// One that is younger than the margin is no reason for anything.
+const oldSQL = `
 	SELECT holder.locktype, ` + holderColumns + `
 	FROM pg_locks holder
 	LEFT JOIN pg_stat_activity a ON a.pid = holder.pid
 	LEFT JOIN pg_prepared_xacts p ON holder.pid IS NULL AND p.transaction = holder.transactionid
 	WHERE holder.locktype = 'transactionid' AND holder.mode = 'ExclusiveLock'
 		AND coalesce(a.xact_start, p.prepared, '-infinity') < clock_timestamp() - make_interval(secs => $1)
-	ORDER BY age(holder.transactionid) DESC LIMIT 1`
+	ORDER BY age(holder.transactionid) DESC`
 
-// readHolder runs one of the two. Nil is that there is none; what is the kind
-// of lock that the waiter waits for where that is not a transaction.
+// oldestSQL reads the oldest of them.
+const oldestSQL = oldSQL + ` LIMIT 1`
+
+// readHolder runs one that reads a single row. Nil is that there is none; what is
+// the kind of lock that the waiter waits for where that is not a transaction.
 func readHolder(ctx context.Context, conn *pgx.Conn, sql string, arg any) (h *Holder, what string, err error) {
-	h = &Holder{}
-	var since *time.Time
-	err = conn.QueryRow(ctx, sql, arg).Scan(&what, &h.PID, &h.GID, &h.User, &h.Database, &since)
+	h, what, err = scanHolder(conn.QueryRow(ctx, sql, arg))
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, "", nil
@@ -86,8 +90,29 @@ func readHolder(ctx context.Context, conn *pgx.Conn, sql string, arg any) (h *Ho
 	case h.PID == 0 && h.GID == "":
 		return nil, what, nil
 	}
+	return h, what, nil
+}
+
+// readHolders reads the transactions that are older than the margin, the oldest
+// first.
+func readHolders(ctx context.Context, conn *pgx.Conn, margin time.Duration) ([]Holder, error) {
+	rows, err := conn.Query(ctx, oldSQL, margin.Seconds())
+	if err != nil {
+		return nil, err
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Holder, error) {
+		h, _, err := scanHolder(row)
+		return *h, err
+	})
+	return slices.DeleteFunc(all, func(h Holder) bool { return h.PID == 0 && h.GID == "" }), err
+}
+
+func scanHolder(row pgx.Row) (h *Holder, what string, err error) {
+	h = &Holder{}
+	var since *time.Time
+	err = row.Scan(&what, &h.PID, &h.GID, &h.User, &h.Database, &since, &h.xid)
 	if since != nil {
 		h.Since = *since
 	}
-	return h, what, nil
+	return h, what, err
 }

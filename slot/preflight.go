@@ -17,56 +17,90 @@ const (
 
 // preflight refuses a server that cannot be streamed from, or would be harmed.
 func (s *Session) preflight(ctx context.Context) error {
-	if v := s.server.Version; v < oldestVersion {
-		return &fault.Error{
-			Problem: fmt.Sprintf("PostgreSQL %d.%d is too old", v/10000, v%10000),
-			Fix:     "use PostgreSQL 13 or later",
-		}
+	if err := versionFault(s.server.Version); err != nil {
+		return err
 	}
-	row, err := s.command(ctx, `SELECT pg_backend_pid(), current_setting('application_name'),
-		(SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout')`)
+	application, err := s.direct(ctx)
 	if err != nil {
-		return s.commandError("read the settings of the replication connection", err)
-	}
-	if string(row[0]) != fmt.Sprint(s.repl.PID()) {
-		return poolerFault(errors.New("the process that serves the replication connection is not the one that introduced itself"))
-	}
-	application := string(row[1])
-	if s.senderTimeout, err = milliseconds(row[2]); err != nil {
-		return fmt.Errorf("read wal_sender_timeout: %w", err)
+		return err
 	}
 	if err := s.shortenSilence(ctx); err != nil {
 		return err
 	}
-
-	var pid uint32
-	var together bool
-	var walLevel, names string
-	err = s.ask(ctx, `
-		SELECT pg_backend_pid(), EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1),
-			current_setting('wal_level'), current_setting('synchronous_standby_names')`, []any{int64(s.repl.PID())},
-		&pid, &together, &walLevel, &names)
-	switch {
-	case err != nil:
+	var level, names string
+	err = s.ask(ctx, `SELECT current_setting('wal_level'), current_setting('synchronous_standby_names')`, nil, &level, &names)
+	if err != nil {
 		return fmt.Errorf("read the settings of the server: %w", err)
-	case pid != s.ordinary.conn.PgConn().PID():
-		return poolerFault(errors.New("the process that serves the ordinary connection is not the one that introduced itself"))
-	case !together:
-		return poolerFault(errors.New("two connections to the same address reached two different servers"))
-	case s.server.Standby && s.server.Version < oldestStandbyVersion:
-		return &fault.Error{
-			Problem: "this server is a standby, and standbys decode WAL from PostgreSQL 16 on only",
-			Fix:     "let --postgres name the primary",
-		}
-	case walLevel != "logical":
-		return &fault.Error{
-			Problem: fmt.Sprintf("wal_level is %s", walLevel),
-			Fix:     "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
-		}
-	case s.server.Standby:
+	}
+	if err := standbyFault(s.server); err != nil {
+		return err
+	}
+	if err := levelFault(level); err != nil {
+		return err
+	}
+	if s.server.Standby {
 		return nil // nobody's commits wait for a client of a standby
 	}
 	return synchronousFault(names, application)
+}
+
+// direct refuses a pooler that lets replication through: both connections have
+// to lead to the processes that introduced themselves, of one server. It learns
+// the sender time-out, and returns the application name that PostgreSQL knows.
+func (s *Session) direct(ctx context.Context) (application string, err error) {
+	row, err := s.command(ctx, `SELECT pg_backend_pid(), current_setting('application_name'),
+		(SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout')`)
+	if err != nil {
+		return "", s.commandError("read the settings of the replication connection", err)
+	}
+	if string(row[0]) != fmt.Sprint(s.repl.PID()) {
+		return "", poolerFault(errors.New("the process that serves the replication connection is not the one that introduced itself"))
+	}
+	if s.senderTimeout, err = milliseconds(row[2]); err != nil {
+		return "", fmt.Errorf("read wal_sender_timeout: %w", err)
+	}
+	var pid uint32
+	var together bool
+	err = s.ask(ctx, `SELECT pg_backend_pid(), EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, []any{int64(s.repl.PID())}, &pid, &together)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("ask who serves the ordinary connection: %w", err)
+	case pid != s.ordinary.conn.PgConn().PID():
+		return "", poolerFault(errors.New("the process that serves the ordinary connection is not the one that introduced itself"))
+	case !together:
+		return "", poolerFault(errors.New("two connections to the same address reached two different servers"))
+	}
+	return string(row[1]), nil
+}
+
+func versionFault(v int) error {
+	if v >= oldestVersion {
+		return nil
+	}
+	return &fault.Error{
+		Problem: fmt.Sprintf("PostgreSQL %d.%d is too old", v/10000, v%10000),
+		Fix:     "use PostgreSQL 13 or later",
+	}
+}
+
+func standbyFault(server cdc.Server) error {
+	if !server.Standby || server.Version >= oldestStandbyVersion {
+		return nil
+	}
+	return &fault.Error{
+		Problem: "this server is a standby, and standbys decode WAL from PostgreSQL 16 on only",
+		Fix:     "let --postgres name the primary",
+	}
+}
+
+func levelFault(level string) error {
+	if level == "logical" {
+		return nil
+	}
+	return &fault.Error{
+		Problem: fmt.Sprintf("wal_level is %s", level),
+		Fix:     "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
+	}
 }
 
 // senderPatience is the longest wal_sender_timeout of our own connection.

@@ -2,6 +2,7 @@ package slot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -41,7 +42,10 @@ func ensurePublication(ctx context.Context, conn *pgx.Conn, cfg Config, create b
 		case err == nil:
 			created = true
 		case pg.Code(err) != codeDuplicateObject: // else somebody was quicker
-			return false, createFault(cfg, err)
+			if pg.Code(err) == "" || shutdown(err) {
+				return false, fmt.Errorf("create the publication %q: %w", cfg.Publication, err)
+			}
+			return false, createFault(cfg, pg.Code(err), err)
 		}
 		if state, err = readPublication(ctx, conn, cfg); err != nil {
 			return created, err
@@ -59,12 +63,8 @@ func createPublicationSQL(cfg Config) string {
 	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (%s);", cdc.QuoteIdent(cfg.Publication), cfg.Table, publishOptions)
 }
 
-// createFault says why a publication could not be created.
-func createFault(cfg Config, err error) error {
-	code := pg.Code(err)
-	if code == "" || shutdown(err) {
-		return fmt.Errorf("create the publication %q: %w", cfg.Publication, err)
-	}
+// createFault says why the server does not create a publication, by SQLSTATE.
+func createFault(cfg Config, code string, err error) error {
 	e := &fault.Error{
 		Problem: fmt.Sprintf("the publication %s cannot be created", cdc.QuoteIdent(cfg.Publication)),
 		Fix:     createPublicationSQL(cfg),
@@ -119,6 +119,40 @@ const publicationSQL = `
 			FROM r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 			WHERE r.prrelid NOT IN (SELECT oid FROM t) ORDER BY 1 LIMIT 4
 		)`
+
+// mayCreateSQL reads whether the role may create a publication of the table, and
+// whether anybody may, now and here.
+// https://www.postgresql.org/docs/current/logical-replication-security.html
+const mayCreateSQL = `
+	SELECT has_database_privilege(current_database(), 'CREATE'),
+		coalesce((SELECT pg_has_role(c.relowner, 'USAGE')
+			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE n.nspname = $1 AND c.relname = $2), false),
+		current_setting('transaction_read_only')::bool`
+
+// mayCreate returns the fault that creating the publication would meet. It
+// creates none.
+func mayCreate(ctx context.Context, conn *pgx.Conn, cfg Config) error {
+	var create, owner, readOnly bool
+	err := conn.QueryRow(ctx, mayCreateSQL, cfg.Table.Schema, cfg.Table.Name).Scan(&create, &owner, &readOnly)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the privileges to create the publication %q: %w", cfg.Publication, err)
+	case readOnly:
+		return createFault(cfg, codeReadOnlyTransaction, errors.New("transactions are read-only here"))
+	case !owner:
+		return createFault(cfg, codeInsufficientPrivilege, fmt.Errorf("the role does not own the table %s", cfg.Table))
+	case !create:
+		return createFault(cfg, codeInsufficientPrivilege, errors.New("the role may not create anything in the database"))
+	}
+	return nil
+}
+
+// created is what it would be after createPublication.
+func (p publication) created() publication {
+	p.exists, p.insert, p.viaRoot, p.holds = true, true, true, true
+	return p
+}
 
 const publishedSchemasSQL = `,
 		ARRAY (

@@ -59,12 +59,7 @@ func New(cfg Config, log *slog.Logger) *Source {
 // The errors that an operator has to act on are faults; ErrShutdown says that
 // the server lets nobody in right now. The caller must close the session.
 func (s *Source) Open(ctx context.Context) (*Session, error) {
-	session := &Session{
-		cfg:        s.cfg,
-		log:        s.log,
-		askTimeout: s.askTimeout,
-		lookEvery:  s.lookEvery,
-	}
+	session := s.session()
 	if err := session.open(ctx); err != nil {
 		session.Close()
 		return nil, err
@@ -72,9 +67,22 @@ func (s *Source) Open(ctx context.Context) (*Session, error) {
 	return session, nil
 }
 
+// session is one that has not connected.
+func (s *Source) session() *Session {
+	return &Session{cfg: s.cfg, log: s.log, askTimeout: s.askTimeout, lookEvery: s.lookEvery}
+}
+
 func (s *Session) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*connectBudget(s.cfg.Conn))
 	defer cancel()
+	if err := s.connect(ctx); err != nil {
+		return err
+	}
+	return s.preflight(ctx)
+}
+
+// connect opens both connections, to one server, and learns which it is.
+func (s *Session) connect(ctx context.Context) error {
 	wire, cfg := newWire(s.cfg.Conn)
 	s.wire = wire
 	conn, err := pg.ConnectReplication(ctx, s.cfg.Newest.Only(cfg))
@@ -90,10 +98,7 @@ func (s *Session) open(ctx context.Context) error {
 	}
 	s.here = s.wire.pin(s.cfg.Conn)
 	s.ordinary, err = dial(ctx, s.here)
-	if err != nil {
-		return err
-	}
-	return s.preflight(ctx)
+	return err
 }
 
 // Conn leads to the server of this session, whatever else the connection string

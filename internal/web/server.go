@@ -79,17 +79,37 @@ func (s *Server) Listen(ctx context.Context) error {
 	if s.cfg.Addr == "" || s.listener != nil {
 		return nil
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Addr)
+	l, err := bind(ctx, s.cfg.Addr)
+	if err != nil {
+		return err
+	}
+	s.listener = l
+	s.log.Info("listening for HTTP", "addr", l.Addr().String())
+	return nil
+}
+
+// Free reports why a server could not listen on an address; nil where it could.
+func Free(ctx context.Context, addr string) error {
+	if addr == "" {
+		return nil
+	}
+	l, err := bind(ctx, addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func bind(ctx context.Context, addr string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
 		hint := "want HOST:PORT of this machine, such as 127.0.0.1:9476, or an empty value for no HTTP"
 		if errors.Is(err, syscall.EADDRINUSE) {
 			hint = "another process listens there: stop it, or choose another port"
 		}
-		return fmt.Errorf("--http %s: %w; %s", s.cfg.Addr, err, hint)
+		return nil, fmt.Errorf("--http %s: %w; %s", addr, err, hint)
 	}
-	s.listener = l
-	s.log.Info("listening for HTTP", "addr", l.Addr().String())
-	return nil
+	return l, nil
 }
 
 // Addr is the address that the server listens on, with the port that the
