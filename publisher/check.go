@@ -24,7 +24,12 @@ const (
 func (p *Publisher) CheckServer(ctx context.Context) (found []finding.Finding, answers bool) {
 	hello, err := p.hello(ctx)
 	if err != nil {
-		return []finding.Finding{unwell("redis", err)}, false
+		f := unwell("redis", err)
+		if strings.Contains(f.Text, "NOPERM") { // already when it logs in
+			stream := p.streams[0]
+			f.Fix = p.allow("~"+stream, "~"+cdc.DeadStream(stream), ourKeys, commands)
+		}
+		return []finding.Finding{f}, false
 	}
 	s := p.settings(ctx)
 	return []finding.Finding{
@@ -134,7 +139,7 @@ func (p *Publisher) settings(ctx context.Context) settings {
 // to, so that it is not known whether it is well.
 func (p *Publisher) unseen(name, what, look string) finding.Finding {
 	return finding.Warning(name, fmt.Sprintf("%s is not known: the user may run neither INFO nor CONFIG GET", what),
-		fmt.Sprintf("look yourself: redis-cli %s; or let check see it: ACL SETUSER %s +info +config|get", look, p.user()))
+		fmt.Sprintf("look yourself: redis-cli %s; or let check see it: %s", look, p.allow("+info", "+config|get")))
 }
 
 // user is the one that the client logs in as.
@@ -143,6 +148,11 @@ func (p *Publisher) user() string {
 		return client.Options().Username
 	}
 	return "default"
+}
+
+// allow is the command that gives the user what it lacks.
+func (p *Publisher) allow(rules ...string) string {
+	return "ACL SETUSER " + p.user() + " " + strings.Join(rules, " ")
 }
 
 func (p *Publisher) replicasFinding(hello map[string]string, s settings) finding.Finding {

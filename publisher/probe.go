@@ -27,13 +27,15 @@ type probe struct {
 	fine    string // in the error of one that was allowed
 }
 
+// ourKeys are the checkpoints, as an ACL allows them.
+const ourKeys = "~walrelay:*"
+
 // probes are all commands that append.lua and Publisher use. Invariant: none of
 // them writes. The checkpoint is never named to DEL, and a field that nobody has
 // to HDEL.
 func (p *Publisher) probes(key string) []probe {
-	const ours = "~walrelay:*"
 	stream, nobody := p.streams[0], rand.Text()
-	its := "~" + stream
+	ours, its := ourKeys, "~"+stream
 	return []probe{
 		{"+time", "", []any{"TIME"}, ""},
 		{"+eval", its, []any{"EVAL", "return 1", 1, stream}, ""},
@@ -138,7 +140,7 @@ func noAnswer(err error) bool {
 // denied names what is to be allowed.
 func (p *Publisher) denied(name string, lacks []string) finding.Finding {
 	return finding.Failure(name, fmt.Sprintf("the user %s is not allowed: %s", p.user(), strings.Join(lacks, " ")),
-		fmt.Sprintf("ACL SETUSER %s %s", p.user(), strings.Join(lacks, " ")))
+		p.allow(lacks...))
 }
 
 // kind is the finding of a key that has to be a stream, or nothing yet.
@@ -146,7 +148,7 @@ func (p *Publisher) kind(ctx context.Context, name, stream string) finding.Findi
 	kind, err := p.client.Type(ctx, stream).Result()
 	switch {
 	case err != nil && strings.Contains(err.Error(), "NOPERM"):
-		return finding.Failure(name, fmt.Sprintf("what %q is is not known before the user may look at it", stream), "")
+		return finding.Failure(name, fmt.Sprintf("what the key %q holds is not known: the user may not look", stream), p.allow("+type", "~"+stream))
 	case err != nil:
 		return unwell(name, err)
 	case kind == "none":

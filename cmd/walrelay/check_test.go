@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/finding"
 )
 
@@ -135,6 +137,27 @@ func TestCheckSaysWhetherRunStreams(t *testing.T) {
 	code, found = w.check(flags...)
 	if !slices.Equal(failing(found), []string{"connection", "table"}) || code != exitFailure || found["redis_commands"].Level != finding.OK {
 		t.Errorf("without PostgreSQL: exit code %d: %+v", code, found)
+	}
+}
+
+// An address that is taken is a failure, unless it may be the relay that works
+// with the slot who has it.
+func TestCheckOfTheHTTPAddress(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	for slot, want := range map[*cdc.Slot]finding.Level{nil: finding.Fail, {}: finding.Fail, {Active: true}: finding.Warn} {
+		if got := checkHTTP(t.Context(), addr, slot); got.Level != want {
+			t.Errorf("taken, with the slot %+v: %+v, want %s", slot, got, want)
+		}
+	}
+	l.Close()
+	for _, addr := range []string{addr, ""} {
+		if got := checkHTTP(t.Context(), addr, nil); got.Level != finding.OK {
+			t.Errorf("%q is free: %+v", addr, got)
+		}
 	}
 }
 
