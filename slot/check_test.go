@@ -210,8 +210,11 @@ func TestCheckOfSettings(t *testing.T) {
 // A slot that was lost is no obstacle, only a gap; and so is one that is about
 // to be.
 func TestCheckOfALostSlot(t *testing.T) {
-	w := newWorld(t, map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
+	w := newWorld(t, map[string]string{"max_replication_slots": "1", "max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
 	w.slot().Close()
+	// A heal drops it, and needs one place more.
+	wantFinding(t, w.findings(cdc.Stream), "max_replication_slots", finding.Warn, "1 of 1 in use", "max_replication_slots")
+	wantFinding(t, w.findings(cdc.Gap), "max_replication_slots", finding.Fail, "1 of 1 in use", "max_replication_slots")
 	for _, state := range []struct{ status, fix string }{{"unreserved", "max_slot_wal_keep_size"}, {"lost", "walrelay run"}} {
 		eventually(t, "the slot is "+state.status, func() bool {
 			now := w.value(`SELECT wal_status FROM pg_replication_slots`)
