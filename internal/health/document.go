@@ -42,6 +42,9 @@ type Document struct {
 	Status    Status   `json:"status"`
 	Reasons   []string `json:"reasons"` // never nil, most important first
 	Role      Role     `json:"role"`
+	Ready     bool     `json:"ready"`          // it works, or stands by for one that does
+	Cause     *string  `json:"cause"`          // a sentence: why WAL is kept; nil when nothing keeps it for longer than usual
+	Runway    *float64 `json:"runway_seconds"` // until the budget for WAL ends at the present rate; nil when that is not known, or does not come
 	Slot      *Slot    `json:"slot"`
 	OldestAge *float64 `json:"oldest_unpublished_age_seconds"`
 	Published uint64   `json:"published_total"`

@@ -33,31 +33,31 @@ func TestDocumentAsJSON(t *testing.T) {
 	}{
 		{
 			"streaming", healthy(),
-			`{"status":"ok","reasons":[],"role":"streaming",` +
-				`"slot":{"name":"walrelay","active":true,"wal_status":"reserved","confirmed_flush_lsn":"0/16B3748","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":null},` +
+			`{"status":"ok","reasons":[],"role":"streaming","ready":true,"cause":null,"runway_seconds":null,` +
+				`"slot":{"name":"walrelay","active":true,"wal_status":"reserved","confirmed_flush_lsn":"0/16B3748","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":null,"inactive_since":null,"invalidation_reason":null},` +
 				`"oldest_unpublished_age_seconds":0.25,"published_total":7}`,
 		},
 		{
 			"no lag is below zero, but a budget is", full,
-			`{"status":"ok","reasons":[],"role":"streaming",` +
-				`"slot":{"name":"walrelay","active":true,"wal_status":"reserved","confirmed_flush_lsn":"1A/FF","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":-5},` +
+			`{"status":"ok","reasons":[],"role":"streaming","ready":true,"cause":null,"runway_seconds":null,` +
+				`"slot":{"name":"walrelay","active":true,"wal_status":"reserved","confirmed_flush_lsn":"1A/FF","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":-5,"inactive_since":null,"invalidation_reason":null},` +
 				`"oldest_unpublished_age_seconds":1.5,"published_total":7}`,
 		},
 		{
 			"nothing known",
 			Input{},
-			`{"status":"warn","reasons":["The relay has been starting: no row is published yet."],"role":"starting","slot":null,"oldest_unpublished_age_seconds":null,"published_total":0}`,
+			`{"status":"warn","reasons":["The relay has been starting: no row is published yet."],"role":"starting","ready":false,"cause":null,"runway_seconds":null,"slot":null,"oldest_unpublished_age_seconds":null,"published_total":0}`,
 		},
 		{
 			"a lost slot has no restart_lsn", lost,
-			`{"status":"critical","reasons":["PostgreSQL removed WAL that slot \"walrelay\" still needed (wal_status lost): rows that were not published yet cannot come from this slot any more."],"role":"streaming",` +
-				`"slot":{"name":"walrelay","active":false,"wal_status":"lost","confirmed_flush_lsn":"0/1","restart_lsn":null,"unconfirmed_bytes":null,"retained_bytes":null,"safe_wal_size":null},` +
+			`{"status":"critical","reasons":["PostgreSQL removed WAL that slot \"walrelay\" still needed (wal_status lost): rows that were not published yet cannot come from this slot any more."],"role":"streaming","ready":true,"cause":null,"runway_seconds":null,` +
+				`"slot":{"name":"walrelay","active":false,"wal_status":"lost","confirmed_flush_lsn":"0/1","restart_lsn":null,"unconfirmed_bytes":null,"retained_bytes":null,"safe_wal_size":null,"inactive_since":null,"invalidation_reason":null},` +
 				`"oldest_unpublished_age_seconds":0,"published_total":7}`,
 		},
 		{
 			"no wal_status, and an age that is no number", noStatus,
-			`{"status":"ok","reasons":[],"role":"streaming",` +
-				`"slot":{"name":"walrelay","active":true,"wal_status":null,"confirmed_flush_lsn":"0/16B3748","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":null},` +
+			`{"status":"ok","reasons":[],"role":"streaming","ready":true,"cause":null,"runway_seconds":null,` +
+				`"slot":{"name":"walrelay","active":true,"wal_status":null,"confirmed_flush_lsn":"0/16B3748","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":null,"inactive_since":null,"invalidation_reason":null},` +
 				`"oldest_unpublished_age_seconds":null,"published_total":7}`,
 		},
 	} {
@@ -128,6 +128,9 @@ func TestNoTextOfAnInputLeaksAPassword(t *testing.T) {
 		in.RedisAwaySince, in.DatabaseAwaySince, in.StreamingAwaySince = ago(1), ago(1), ago(1)
 		doc := Judge(in)
 		all := strings.Join(doc.Reasons, "\n")
+		if doc.Cause != nil {
+			all += *doc.Cause
+		}
 		if strings.Contains(all, "s3cret") {
 			t.Errorf("%s leaks the password:\n%s", role, all)
 		}

@@ -24,10 +24,16 @@ func Roles() []Role {
 	return []Role{RoleStarting, RoleBackfill, RoleStreaming, RoleStandby, RolePolling}
 }
 
-// Thresholds say when a lag becomes critical. Zero switches one off.
+// Thresholds say when a value has which level. Zero switches one off. A level is
+// left when the value is below four fifths of its threshold.
 type Thresholds struct {
-	AgeCritical time.Duration // of the oldest unpublished row, and of being away
+	AgeWarn     time.Duration // of the oldest unpublished row
+	AgeCritical time.Duration // the same, and of being away
+	LagWarn     int64         // bytes, unconfirmed or retained
 	LagCritical int64         // bytes, unconfirmed or retained
+
+	RunwayCritical time.Duration // until the budget for WAL ends
+	DiskBudget     int64         // bytes that slots may keep; max_slot_wal_keep_size is another budget
 }
 
 // Input is everything that Judge goes by. A text is a driver's or a server's
@@ -73,6 +79,13 @@ type Input struct {
 	LockedRow        string // why rows that are to be marked are not: who keeps them locked, and the command that ends it
 	SlotPinnedBy     string // what holds restart_lsn back
 
+	// SampledAt is when the monitor saw what follows, and is zero before it saw
+	// anything. Several inputs may carry one sample.
+	SampledAt time.Time
+	WALEnd    cdc.LSN // written by the server so far
+	Timeline  uint32  // of the server
+	Other     *Other  // the other slot that keeps the most WAL; nil for none
+
 	Leftover  *Slot    // beside a poller: a relay's slot; nil where there is none
 	Slot      *Slot    // nil where there is none
 	OldestAge *float64 // seconds, of the oldest unpublished row; nil when no relay can know, 0 when there is none
@@ -96,6 +109,19 @@ type Slot struct {
 	UnconfirmedBytes *int64  // from ConfirmedFlush to the end of WAL; nil for NULL
 	RetainedBytes    *int64  // from Restart to the end of WAL; nil for NULL
 	SafeWALSize      *int64  // bytes that may still be written before WAL is removed; nil without a limit
+
+	InactiveSince      time.Time // zero while it is active, and before PostgreSQL 17
+	InvalidationReason string    // empty while it is valid, and before PostgreSQL 17
+}
+
+// Other is a slot that is not ours.
+type Other struct {
+	Name          string
+	Kind          string // physical or logical
+	Database      string // empty for a physical one
+	Active        bool
+	Restart       cdc.LSN
+	RetainedBytes int64
 }
 
 // slotJSON is the wire form: what PostgreSQL calls NULL is null.
@@ -108,6 +134,9 @@ type slotJSON struct {
 	UnconfirmedBytes *int64   `json:"unconfirmed_bytes"`
 	RetainedBytes    *int64   `json:"retained_bytes"`
 	SafeWALSize      *int64   `json:"safe_wal_size"`
+
+	InactiveSince      *time.Time `json:"inactive_since"`
+	InvalidationReason *string    `json:"invalidation_reason"`
 }
 
 // MarshalJSON writes null for what is not known: a zero would read as a slot
@@ -122,6 +151,9 @@ func (s Slot) MarshalJSON() ([]byte, error) {
 		UnconfirmedBytes: s.UnconfirmedBytes,
 		RetainedBytes:    s.RetainedBytes,
 		SafeWALSize:      s.SafeWALSize,
+
+		InactiveSince:      nonZero(s.InactiveSince.UTC()),
+		InvalidationReason: nonZero(s.InvalidationReason),
 	})
 }
 
@@ -140,6 +172,9 @@ func (s *Slot) UnmarshalJSON(text []byte) error {
 		UnconfirmedBytes: j.UnconfirmedBytes,
 		RetainedBytes:    j.RetainedBytes,
 		SafeWALSize:      j.SafeWALSize,
+
+		InactiveSince:      orZero(j.InactiveSince),
+		InvalidationReason: orZero(j.InvalidationReason),
 	}
 	return nil
 }

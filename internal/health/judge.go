@@ -7,18 +7,24 @@ import (
 	"time"
 )
 
-// Judge decides the level and says why. Invariant: the level is that of the
-// worst reason, so that nothing is coloured without a word.
-func Judge(in Input) Document {
+// clean takes what cannot be meant out of an input, and copies what it keeps.
+func clean(in Input) Input {
 	in = cleanTexts(in)
 	in.Slot, in.Leftover = cleanSlot(in.Slot), cleanSlot(in.Leftover)
 	in.OldestAge = cleanAge(in.OldestAge)
 	if in.Role == "" {
 		in.Role = RoleStarting
 	}
+	return in
+}
 
-	j := judgement{in: in}
-	j.passed = j.ageCritical() || j.critical(j.unconfirmed()) || j.critical(j.retained())
+// judge decides the level and says why. Invariant: the level is that of the
+// worst reason, so that nothing is coloured without a word.
+func judge(in Input, m *Machine) Document {
+	j := judgement{in: in, machine: m}
+	for _, l := range []*latch{&m.age, &m.unconfirmed, &m.retained} {
+		j.passed = j.passed || l.level() == StatusCritical
+	}
 	// From cause to consequence: the order within a level.
 	j.problems()
 	j.lostWAL()
@@ -30,10 +36,11 @@ func Judge(in Input) Document {
 	return j.document()
 }
 
-// judgement collects the reasons of one Judge.
+// judgement collects the reasons of one document.
 type judgement struct {
 	in      Input
-	passed  bool // age or lag reached its threshold
+	machine *Machine // as it is after this input
+	passed  bool     // age or lag reached its threshold
 	reasons []reason
 }
 
@@ -52,9 +59,15 @@ func (j *judgement) document() Document {
 		Status:    StatusOK,
 		Reasons:   make([]string, len(j.reasons)),
 		Role:      j.in.Role,
+		Ready:     j.ready(),
+		Cause:     nonZero(j.cause()),
 		Slot:      j.in.Slot,
 		OldestAge: j.in.OldestAge,
 		Published: j.in.Published,
+	}
+	if r := j.machine.runway; r.ends {
+		after := r.after.Seconds()
+		d.Runway = &after
 	}
 	for i, r := range j.reasons {
 		d.Reasons[i] = r.text
@@ -80,6 +93,10 @@ func (j *judgement) lostWAL() {
 	}
 	switch s.WALStatus {
 	case "lost":
+		if why := s.InvalidationReason; why != "" && why != "wal_removed" {
+			j.say(StatusCritical, "PostgreSQL invalidated slot %s (invalidation_reason %s): rows that were not published yet cannot come from this slot any more.", quoted(s.Name), why)
+			return
+		}
 		j.say(StatusCritical, "PostgreSQL removed WAL that slot %q still needed (wal_status lost): rows that were not published yet cannot come from this slot any more.", s.Name)
 	case "unreserved":
 		j.say(StatusCritical, "PostgreSQL removes WAL that slot %q still needs at its next checkpoint (wal_status unreserved): raise max_slot_wal_keep_size now, or see that the relay catches up.", s.Name)
@@ -157,26 +174,71 @@ func (j *judgement) marksRefused() {
 	}
 }
 
+// ready says that this relay works, or would take over from the one that does.
+func (j *judgement) ready() bool {
+	in := &j.in
+	switch in.Role {
+	case RoleStreaming, RolePolling:
+		return in.Streaming
+	case RoleBackfill:
+		return in.StreamingAwaySince.IsZero() || in.StreamingError == ""
+	case RoleStandby:
+		return j.holder() != "" && in.DatabaseAwaySince.IsZero() && in.RedisAwaySince.IsZero() && len(in.Problems) == 0
+	default:
+		return false
+	}
+}
+
 // levels are the thresholds, which hold in every role.
 func (j *judgement) levels() {
-	limits, s := j.in.Thresholds, j.in.Slot
-	if j.ageCritical() {
-		j.say(StatusCritical, "The oldest unpublished row is %s old (critical from %s).",
-			duration(seconds(*j.in.OldestAge)), duration(limits.AgeCritical))
+	limits, s, m := j.in.Thresholds, j.in.Slot, j.machine
+	if r := m.runway; m.short.level() == StatusCritical {
+		if r.after == 0 {
+			j.say(StatusCritical, "The budget for WAL is used up: %s.", r.budget.what)
+		} else {
+			j.say(StatusCritical, "At the present rate, in %s %s (critical %s).", duration(r.after), r.budget.what, reached(
+				r.after <= limits.RunwayCritical, "from "+duration(limits.RunwayCritical), "it is more than "+duration(seconds(limits.RunwayCritical.Seconds()/keep))))
+		}
+	}
+	if status := m.age.level(); status != StatusOK {
+		limit := limits.AgeWarn
+		if status == StatusCritical {
+			limit = limits.AgeCritical
+		}
+		j.say(status, "The oldest unpublished row is %s old (%s %s).", duration(seconds(*j.in.OldestAge)), status, reached(
+			*j.in.OldestAge >= limit.Seconds(), "from "+duration(limit), "it is below "+duration(seconds(keep*limit.Seconds()))))
 	}
 	idle := ""
 	if s != nil && !s.Active {
 		idle = "; nobody reads from the slot"
 	}
-	if n := j.unconfirmed(); j.critical(n) {
-		j.say(StatusCritical, "%s of WAL are not confirmed on slot %q (critical from %s)%s.", size(*n), s.Name, size(limits.LagCritical), idle)
+	bytes := func(status Status, n int64) string {
+		limit := limits.LagWarn
+		if status == StatusCritical {
+			limit = limits.LagCritical
+		}
+		return fmt.Sprintf("%s %s", status, reached(n >= limit, "from "+size(limit), "it is below "+size(int64(keep*float64(limit)))))
 	}
-	if n := j.retained(); j.critical(n) {
+	if status := m.unconfirmed.level(); status != StatusOK {
+		n := *j.in.unconfirmed()
+		j.say(status, "%s of WAL are not confirmed on slot %q (%s)%s.", size(n), s.Name, bytes(status, n), idle)
+	}
+	if status := m.retained.level(); status != StatusOK {
+		n := *j.in.retained()
 		if j.in.SlotPinnedBy != "" {
 			idle = "; held back by " + j.in.SlotPinnedBy
 		}
-		j.say(StatusCritical, "PostgreSQL keeps %s of WAL for slot %q (critical from %s)%s.", size(*n), s.Name, size(limits.LagCritical), idle)
+		j.say(status, "PostgreSQL keeps %s of WAL for slot %q (%s)%s.", size(n), s.Name, bytes(status, n), idle)
 	}
+}
+
+// reached is the words for a level: from when on it is reached, or where it was
+// reached before, until when it stays.
+func reached(now bool, from, until string) string {
+	if now {
+		return from
+	}
+	return "until " + until
 }
 
 // heldUp is what is not right, and harmless until a threshold says otherwise.
@@ -240,7 +302,7 @@ func (j *judgement) notes() {
 	if holder := j.holder(); in.Role == RoleStandby && holder != "" {
 		j.say(StatusOK, "Stands by: %s.", holder)
 	}
-	if in.SlotPinnedBy != "" && !j.critical(j.retained()) {
+	if in.SlotPinnedBy != "" && j.machine.retained.level() == StatusOK {
 		j.say(StatusOK, "WAL is held back by %s.", in.SlotPinnedBy)
 	}
 }
@@ -262,28 +324,20 @@ func (j *judgement) since(t time.Time) (time.Duration, string) {
 	return d, " for " + duration(d)
 }
 
-func (j *judgement) ageCritical() bool {
-	age, limit := j.in.OldestAge, j.in.Thresholds.AgeCritical
-	return age != nil && limit > 0 && *age >= limit.Seconds()
-}
-
-func (j *judgement) critical(bytes *int64) bool {
-	limit := j.in.Thresholds.LagCritical
-	return bytes != nil && limit > 0 && *bytes >= limit
-}
-
-func (j *judgement) unconfirmed() *int64 {
-	if j.in.Slot == nil {
+// unconfirmed is the lag of the slot; nil when it is not known.
+func (in *Input) unconfirmed() *int64 {
+	if in.Slot == nil {
 		return nil
 	}
-	return j.in.Slot.UnconfirmedBytes
+	return in.Slot.UnconfirmedBytes
 }
 
-func (j *judgement) retained() *int64 {
-	if j.in.Slot == nil {
+// retained is the WAL that the slot keeps; nil when it is not known.
+func (in *Input) retained() *int64 {
+	if in.Slot == nil {
 		return nil
 	}
-	return j.in.Slot.RetainedBytes
+	return in.Slot.RetainedBytes
 }
 
 func lastError(text string) string {

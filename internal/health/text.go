@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -51,6 +52,12 @@ func size(n int64) string {
 	}
 	return fmt.Sprintf("%d.%d %s", whole, tenths, names[i])
 }
+
+// quoted puts a name in quotes.
+func quoted(name string) string { return strconv.Quote(name) }
+
+// sentence is a text without its full stop, for one that goes on.
+func sentence(text string) string { return strings.TrimSuffix(text, ".") }
 
 // oneLine puts a server's text of several lines on one.
 func oneLine(text string) string {

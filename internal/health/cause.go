@@ -1,0 +1,124 @@
+package health
+
+import (
+	"fmt"
+	"time"
+)
+
+// otherLeast is how much WAL another slot must keep, and how many times what
+// ours keeps, to be the real culprit.
+const (
+	otherLeast = 64 << 20
+	otherTimes = 2
+)
+
+const timeLayout = "2006-01-02 15:04:05 MST"
+
+// cause says in a sentence why WAL is kept, or is "" where nothing keeps it for
+// longer than usual. What is known to stop everything comes before what is
+// worked out from rates, and another slot is named whatever ours does.
+func (j *judgement) cause() string {
+	own := j.ownCause()
+	other := j.otherCause()
+	switch {
+	case other == "":
+		return own
+	case own == "":
+		return "Another slot is what keeps WAL: " + other + "."
+	}
+	return own[:len(own)-1] + "; but " + other + "."
+}
+
+// ownCause is why our slot keeps WAL.
+func (j *judgement) ownCause() string {
+	in, s := &j.in, j.in.Slot
+	if in.Role == RolePolling {
+		if s = in.Leftover; s == nil || s.Active {
+			return ""
+		}
+		return fmt.Sprintf("No relay is connected to slot %s%s, and a poller does not read from it.", quoted(s.Name), j.inactiveSince())
+	}
+	if s != nil && s.WALStatus == "lost" {
+		return "" // it keeps none
+	}
+	pinned := ""
+	if in.SlotPinnedBy != "" {
+		pinned = fmt.Sprintf("WAL is held back by %s.", in.SlotPinnedBy)
+		if u, r := in.unconfirmed(), in.retained(); u != nil && r != nil && *r-*u > *u {
+			return pinned
+		}
+	}
+	switch {
+	case len(in.Problems) > 0:
+		return fmt.Sprintf("The line has stopped until somebody acts: %s.", sentence(in.Problems[0]))
+	case !in.RedisAwaySince.IsZero():
+		return fmt.Sprintf("Redis has been unreachable%s%s, and what is not in Redis is not confirmed.", sinceTime(in.RedisAwaySince), lastError(in.RedisError))
+	case s != nil && !s.Active && in.Role != RoleStreaming:
+		return fmt.Sprintf("No relay is connected to slot %s%s%s.", quoted(s.Name), j.inactiveSince(), lastError(in.StreamingError))
+	case s != nil && in.Role == RoleStreaming && !in.Streaming, in.Role == RoleStarting && !in.StreamingAwaySince.IsZero() && s != nil:
+		return fmt.Sprintf("The relay has not streamed%s%s.", sinceTime(in.StreamingAwaySince), lastError(in.StreamingError))
+	case in.LockedRow != "":
+		return fmt.Sprintf("Published rows cannot be marked, and so are not confirmed: %s.", sentence(in.LockedRow))
+	case in.Waiting != "":
+		return fmt.Sprintf("The slot is not created yet: %s.", sentence(in.Waiting))
+	case pinned != "":
+		return pinned
+	}
+	return j.slow()
+}
+
+// inactiveSince is since when nobody reads from the slot, as words.
+func (j *judgement) inactiveSince() string {
+	since := sinceTime(j.machine.inactiveSince)
+	if since != "" && !j.machine.sawActive {
+		return " since " + j.machine.inactiveSince.UTC().Format(timeLayout) + " or longer"
+	}
+	return since
+}
+
+// slow compares what is written with what is confirmed, where the relay is
+// behind.
+func (j *judgement) slow() string {
+	m := j.machine
+	if m.age.level() == StatusOK && m.unconfirmed.level() == StatusOK {
+		return ""
+	}
+	in, known := m.history.written()
+	out, confirms := m.history.confirmedRate()
+	if !known || !confirms {
+		return ""
+	}
+	rates := fmt.Sprintf("WAL grows by %s/s, and %s/s are confirmed", size(int64(in)), size(int64(out)))
+	if out > in {
+		return fmt.Sprintf("The relay is catching up: %s.", rates)
+	}
+	return fmt.Sprintf("The relay is slower than the writers: %s.", rates)
+}
+
+// otherCause names another slot that keeps much more than ours; PostgreSQL
+// would not remove WAL whatever ours did.
+func (j *judgement) otherCause() string {
+	o := j.in.Other
+	if o == nil || o.RetainedBytes < otherLeast {
+		return ""
+	}
+	if own := j.in.retained(); own != nil && o.RetainedBytes < otherTimes**own {
+		return ""
+	}
+	what := o.Kind + " slot " + quoted(o.Name)
+	if o.Database != "" {
+		what += " of database " + quoted(o.Database)
+	}
+	if !o.Active {
+		what += ", which nobody reads,"
+	}
+	return fmt.Sprintf("the %s keeps %s", what, size(o.RetainedBytes))
+}
+
+// sinceTime is a time as words; "" when it is not known.
+func sinceTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return " since " + t.UTC().Format(timeLayout)
+}

@@ -1,0 +1,89 @@
+package health
+
+import (
+	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
+)
+
+const (
+	// rateSpan is over how long rates are taken: long enough to even out what
+	// comes in bursts, such as full pages after a checkpoint.
+	rateSpan = 2 * time.Minute
+	// rateLeast is how much of it must have been seen.
+	rateLeast = 9 * time.Second
+	// rateGap is how far two samples may be apart. What the server did in a
+	// longer gap says nothing of now.
+	rateGap = 30 * time.Second
+	// pointsMost bounds the memory, whatever the interval of the samples.
+	pointsMost = 600
+)
+
+// point is where the WAL was at one sample. A position of zero is not known.
+type point struct {
+	at        time.Time
+	timeline  uint32
+	end       cdc.LSN // written
+	confirmed cdc.LSN // of our slot
+	restart   cdc.LSN // of our slot
+	pinned    cdc.LSN // from which on WAL is kept, by whatever slot
+}
+
+// history is the samples of the last minutes. It begins anew when they are not
+// about one server that goes forward: after a failover, a restore, a gap.
+type history struct{ points []point }
+
+// add takes a sample. One that was taken before is ignored; anew says that what
+// was known does not count any more.
+func (h *history) add(p point) (added, anew bool) {
+	if n := len(h.points); n > 0 {
+		last := h.points[n-1]
+		if !p.at.After(last.at) {
+			return false, false
+		}
+		if p.end < last.end || p.timeline != last.timeline || p.at.Sub(last.at) > rateGap {
+			h.points, anew = h.points[:0], true
+		}
+	}
+	h.points = append(h.points, p)
+	old := 0
+	for old < len(h.points)-1 && (p.at.Sub(h.points[old].at) > rateSpan || len(h.points)-old > pointsMost) {
+		old++
+	}
+	h.points = append(h.points[:0], h.points[old:]...)
+	return true, anew
+}
+
+// written is the rate at which WAL is written, in bytes per second.
+func (h *history) written() (float64, bool) {
+	return h.rate(func(p point) cdc.LSN { return p.end })
+}
+
+// confirmedRate is the rate at which the relay confirms, in bytes per second.
+func (h *history) confirmedRate() (float64, bool) {
+	return h.rate(func(p point) cdc.LSN { return p.confirmed })
+}
+
+// rate is how fast a position moves, since it was last unknown or went back.
+func (h *history) rate(position func(point) cdc.LSN) (bytesPerSecond float64, known bool) {
+	points := h.forward(position)
+	if len(points) < 2 {
+		return 0, false
+	}
+	first, last := points[0], points[len(points)-1]
+	took := last.at.Sub(first.at)
+	if took < rateLeast {
+		return 0, false
+	}
+	return float64(position(last)-position(first)) / took.Seconds(), true
+}
+
+// forward is the newest points in which a position is known and never goes back.
+func (h *history) forward(position func(point) cdc.LSN) []point {
+	from := len(h.points)
+	for from > 0 && position(h.points[from-1]) != 0 &&
+		(from == len(h.points) || position(h.points[from-1]) <= position(h.points[from])) {
+		from--
+	}
+	return h.points[from:]
+}
