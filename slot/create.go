@@ -17,6 +17,9 @@ import (
 // slotsNeeded is what a backfill takes: the temporary slot and its copy.
 const slotsNeeded = 2
 
+// backfillPrefix is how the names of temporary slots begin.
+const backfillPrefix = "walrelay_backfill_"
+
 // CreateTemporary makes a temporary slot and exports its snapshot. Slot and
 // snapshot last as long as the session, and the snapshot only until the next
 // command on the replication connection: until then only Slot, WALEnd, Clock,
@@ -32,7 +35,7 @@ func (s *Session) CreateTemporary(ctx context.Context, waiting func(text string)
 	}
 	random := make([]byte, 8)
 	rand.Read(random)
-	name := "walrelay_backfill_" + hex.EncodeToString(random)
+	name := backfillPrefix + hex.EncodeToString(random)
 
 	type result struct {
 		row [][]byte

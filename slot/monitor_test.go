@@ -144,6 +144,53 @@ func TestMonitorSeesProblems(t *testing.T) {
 	seen.until("the slot is somebody else's", problem(ErrForeignSlot))
 }
 
+// What a slot costs beside WAL is seen, and whether it is another slot that the
+// WAL is kept for.
+func TestMonitorSeesTheSenderAndOtherSlots(t *testing.T) {
+	w := newWorld(t, map[string]string{"logical_decoding_work_mem": "64kB"})
+	seen := w.watch(w.monitor(), nil, nil)
+	w.exec(`SELECT pg_create_physical_replication_slot('replica', true)`)
+	w.exec(`SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))`)
+	s := seen.until("another slot is there, and none of ours", func(s Sample) bool { return works(s) && s.Other != nil })
+	if o := s.Other; s.Slot != nil || o.Name != "replica" || o.Kind != "physical" || o.Database != "" || o.Active ||
+		o.RetainedBytes != int64(s.WALEnd-o.RestartLSN) {
+		t.Errorf("the other slot is %+v", o)
+	}
+	_, st := w.stream()
+	s = seen.until("somebody streams", func(s Sample) bool { return works(s) && s.Slot != nil && s.Slot.Sender != nil })
+	if s.Slot.Sender.Started.IsZero() || s.Slot.RetainedBytes >= s.Other.RetainedBytes {
+		t.Errorf("the slot is %+v beside %+v", s.Slot, s.Other)
+	}
+	f := receive(t, st)
+	if err := st.Status(f.WALEnd, f.WALEnd, false); err != nil {
+		t.Fatal(err)
+	}
+	seen.until("the status has arrived", func(s Sample) bool {
+		return works(s) && s.Slot.Sender != nil && !s.Slot.Sender.LastReply.IsZero()
+	})
+	w.exec(`SELECT pg_create_logical_replication_slot('later', 'pgoutput')`)
+	w.exec(`SELECT pg_drop_replication_slot('replica')`)
+	s = seen.until("it is another one", func(s Sample) bool { return works(s) && s.Other != nil && s.Other.Name != "replica" })
+	if o := s.Other; o.Kind != "logical" || o.Database != w.value(`SELECT current_database()`) {
+		t.Errorf("the other slot is %+v", o)
+	}
+	if w.version() >= 140000 {
+		w.exec(`INSERT INTO outbox (payload) SELECT repeat('x', 1000) FROM generate_series(1, 1000)`)
+		receiveInsert(t, st)
+		// The statistics are sent on with what is decoded next.
+		seen.until("the decoding has spilled", func(s Sample) bool {
+			w.exec(`INSERT INTO outbox (payload) VALUES ('x')`)
+			if _, _, err := st.Receive(time.Now().Add(10 * time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			return works(s) && s.Slot.Spill != nil && s.Slot.Spill.Bytes > 0 && s.Slot.Spill.Transactions > 0 && s.Slot.Spill.Times > 0
+		})
+	}
+	w.exec(`SELECT pg_create_logical_replication_slot('` + backfillPrefix + `1', 'pgoutput')`)
+	w.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'later'`)
+	seen.until("a backfill's slot is not another", func(s Sample) bool { return works(s) && s.Other == nil })
+}
+
 func TestMonitorNamesWhoPinsWAL(t *testing.T) {
 	w := onCommon(t)
 	_, st := w.stream()

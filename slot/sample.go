@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/pg"
 )
 
 // Sample is what one look at the server saw.
@@ -22,6 +23,9 @@ type Sample struct {
 
 	Slot    *SlotLag // nil where there is none
 	Foreign bool     // it is another program's, or of another database
+	// Other is the other slot that the server keeps the most WAL for; nil where
+	// there is none.
+	Other *OtherSlot
 
 	// Problem is a fault that was seen: a slot that is somebody else's, commits
 	// that would wait for us, a publication that would lose rows.
@@ -53,23 +57,74 @@ type SlotLag struct {
 
 	InactiveSince      time.Time // from PostgreSQL 17 on
 	InvalidationReason string    // from PostgreSQL 17 on
+
+	Sender *Sender // nil while nobody streams
+	Spill  *Spill  // nil before PostgreSQL 14
 }
 
-// sampleSQL is cheap: it reads shared memory. Columns of later versions are
-// read by name. A name of a WAL file begins with the timeline.
-const sampleSQL = `
+// Sender is the server's end of the connection that streams.
+// https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-REPLICATION-VIEW
+type Sender struct {
+	Started   time.Time // of its process; zero where the role may not see it
+	LastReply time.Time // when the relay sent its last status, by the relay's clock; zero before the first, and where the role may not see it
+}
+
+// Spill is what the decoding for a slot put on disk, since the slot was made or
+// its statistics were reset. Known from PostgreSQL 14 on.
+// https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-REPLICATION-SLOTS-VIEW
+type Spill struct {
+	Transactions int64 // that did not fit into logical_decoding_work_mem
+	Times        int64
+	Bytes        int64
+}
+
+// OtherSlot is a slot that is not the relay's, of any kind and in any database.
+type OtherSlot struct {
+	Name          string
+	Kind          string // physical or logical
+	Database      string // empty for a physical one
+	Active        bool
+	RestartLSN    cdc.LSN
+	RetainedBytes int64
+}
+
+// sampleSQL reads shared memory only, so it is as cheap for a large database as
+// for a small one. Columns of later versions are read by name. A name of a WAL
+// file begins with the timeline.
+//
+// The other slot is the one that PostgreSQL keeps WAL for from the earliest
+// position on. A relay's own, temporary one is not another: it is a backfill's.
+func sampleSQL(version int) string {
+	spill, spills := `NULL::bigint, NULL::bigint, NULL::bigint`, ``
+	if version >= 140000 {
+		spill = `t.spill_txns, t.spill_count, t.spill_bytes`
+		spills = `LEFT JOIN pg_stat_replication_slots t ON t.slot_name = s.slot_name::text`
+	}
+	return `
+	WITH slots AS MATERIALIZED (SELECT * FROM pg_replication_slots)
 	SELECT w.recovery, w.wal_end::text, w.insert_end::text, w.timeline, current_setting('synchronous_standby_names'), current_setting('application_name'),
 		current_database(), coalesce(s.slot_name, ''), coalesce(s.slot_type, ''), coalesce(s.plugin, ''), coalesce(s.database, ''),
 		coalesce(s.active, false), coalesce(s.active_pid, 0), coalesce(s.wal_status, ''),
 		s.confirmed_flush_lsn::text, s.restart_lsn::text, s.safe_wal_size,
-		(to_jsonb(s) ->> 'inactive_since')::timestamptz, coalesce(to_jsonb(s) ->> 'invalidation_reason', '')
+		(to_jsonb(s) ->> 'inactive_since')::timestamptz, coalesce(to_jsonb(s) ->> 'invalidation_reason', ''),
+		r.pid IS NOT NULL, r.backend_start, r.reply_time,
+		` + spill + `,
+		o.slot_name, coalesce(o.slot_type, ''), coalesce(o.database, ''), coalesce(o.active, false), o.restart_lsn::text
 	FROM (
 		SELECT r.recovery,
 			CASE WHEN r.recovery THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS wal_end,
 			CASE WHEN NOT r.recovery THEN pg_current_wal_insert_lsn() END AS insert_end,
 			CASE WHEN NOT r.recovery THEN substring(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END AS timeline
 		FROM (SELECT pg_is_in_recovery() AS recovery) r
-	) w LEFT JOIN pg_replication_slots s ON s.slot_name = $1`
+	) w
+	LEFT JOIN slots s ON s.slot_name = $1
+	LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
+	` + spills + `
+	LEFT JOIN LATERAL (
+		SELECT * FROM slots WHERE slot_name <> $1 AND restart_lsn IS NOT NULL AND NOT starts_with(slot_name::text, '` + backfillPrefix + `')
+		ORDER BY restart_lsn LIMIT 1
+	) o ON true`
+}
 
 // readSample reads the slot, and whether commits would wait for us.
 func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error) {
@@ -80,13 +135,21 @@ func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error
 		timeline                             *string
 		names, application                   string
 		database, kind, plugin, slotDatabase string
-		inactive                             *time.Time
+		inactive, started, reply             *time.Time
+		sends                                bool
+		spilled                              [3]*int64
+		otherName                            *string
+		other                                OtherSlot
+		otherRestart                         lsn
 	)
-	err := conn.QueryRow(ctx, sampleSQL, name).Scan(&sample.Recovery, &end, &insert, &timeline, &names, &application,
+	err := conn.QueryRow(ctx, sampleSQL(pg.ServerVersion(conn.PgConn())), name).Scan(&sample.Recovery, &end, &insert, &timeline, &names, &application,
 		&database, &slot.Name, &kind, &plugin, &slotDatabase,
 		&slot.Active, &slot.ActivePID, &slot.WALStatus,
 		&confirmed, &restart, &slot.SafeWALSize,
-		&inactive, &slot.InvalidationReason)
+		&inactive, &slot.InvalidationReason,
+		&sends, &started, &reply,
+		&spilled[0], &spilled[1], &spilled[2],
+		&otherName, &other.Kind, &other.Database, &other.Active, &otherRestart)
 	if err != nil {
 		return sample, fmt.Errorf("read slot %q: %w", name, err)
 	}
@@ -101,6 +164,11 @@ func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error
 	if !sample.Recovery {
 		sample.Problem = synchronousFault(names, application)
 	}
+	if otherName != nil {
+		other.Name, other.RestartLSN = *otherName, cdc.LSN(otherRestart)
+		other.RetainedBytes = behind(sample.WALEnd, other.RestartLSN)
+		sample.Other = &other
+	}
 	if slot.Name == "" {
 		return sample, nil
 	}
@@ -110,8 +178,12 @@ func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error
 			sample.Problem = err
 		}
 	}
-	if inactive != nil {
-		slot.InactiveSince = *inactive
+	slot.InactiveSince = timeOrZero(inactive)
+	if sends {
+		slot.Sender = &Sender{Started: timeOrZero(started), LastReply: timeOrZero(reply)}
+	}
+	if spilled[0] != nil && spilled[1] != nil && spilled[2] != nil {
+		slot.Spill = &Spill{Transactions: *spilled[0], Times: *spilled[1], Bytes: *spilled[2]}
 	}
 	slot.ConfirmedFlush, slot.RestartLSN = cdc.LSN(confirmed), cdc.LSN(restart)
 	slot.UnconfirmedBytes = behind(sample.WALEnd, slot.ConfirmedFlush)
@@ -127,4 +199,12 @@ func behind(end, position cdc.LSN) int64 {
 		return 0
 	}
 	return int64(end - position)
+}
+
+// timeOrZero is a time, zero for NULL.
+func timeOrZero(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
 }

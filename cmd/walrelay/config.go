@@ -53,10 +53,14 @@ type Config struct {
 
 	ConfirmDelay    time.Duration `group:"Limits:" for:"run" type:"duration" default:"5s" placeholder:"DURATION" help:"How long entries must have been in Redis before PostgreSQL may forget their rows. Redis can lose about this much and is refilled; 0s trusts it at once."`
 	ShutdownTimeout time.Duration `group:"Limits:" for:"run,poll" type:"duration" default:"10s" placeholder:"DURATION" help:"How long to finish what is in flight after SIGTERM or SIGINT."`
+	AgeWarn         time.Duration `group:"Limits:" for:"run,poll" type:"duration" default:"5s" placeholder:"DURATION" help:"Health warns when the oldest unpublished row is older; 0s never does."`
 	AgeCritical     time.Duration `group:"Limits:" for:"run,poll" type:"duration-above-zero" default:"60s" placeholder:"DURATION" help:"Health is critical when the oldest unpublished row is older, or Redis or streaming is away for longer."`
+	LagWarn         Bytes         `group:"Limits:" for:"run" type:"bytes" default:"256MiB" placeholder:"SIZE" help:"Health warns when PostgreSQL holds more write-ahead log for the slot."`
 	LagCritical     Bytes         `group:"Limits:" for:"run" type:"bytes" default:"1GiB" placeholder:"SIZE" help:"Health is critical when PostgreSQL holds more write-ahead log for the slot."`
+	RunwayCritical  time.Duration `group:"Limits:" for:"run" type:"duration" default:"1h" placeholder:"DURATION" help:"Health is critical when, at the present rate, max_slot_wal_keep_size or --disk-budget is used up sooner; 0s is never."`
+	DiskBudget      Bytes         `group:"Limits:" for:"run" type:"bytes" placeholder:"SIZE" help:"How much write-ahead log replication slots, of whatever kind, may keep on the primary's disk. Default: as much as max_slot_wal_keep_size allows."`
 
-	HTTP string `name:"http" group:"HTTP:" for:"run,poll,check" type:"http" default:"127.0.0.1:9476" placeholder:"HOST:PORT" help:"Address of /livez, /healthz and /metrics; empty switches it off."`
+	HTTP string `name:"http" group:"HTTP:" for:"run,poll,check" type:"http" default:"127.0.0.1:9476" placeholder:"HOST:PORT" help:"Address of /livez, /readyz, /healthz and /metrics; empty switches it off."`
 
 	LogFormat string     `group:"Logging:" for:"run,poll,check,setup,teardown,audit,heal,skip,purge" type:"log-format" default:"text" placeholder:"FORMAT" help:"text or json, on standard error."`
 	LogLevel  slog.Level `group:"Logging:" for:"run,poll,check,setup,teardown,audit,heal,skip,purge" type:"log-level" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`

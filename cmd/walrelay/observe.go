@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +36,8 @@ type observer struct {
 	thresholds health.Thresholds
 
 	mu        sync.Mutex
+	machine   health.Machine
+	sampled   slot.Sample // the last look that saw something
 	slot      *health.Slot
 	timeline  uint32 // of the server that the monitor sees; 0 for a standby
 	pinnedBy  string
@@ -146,7 +149,7 @@ func (o *observer) take(s slot.Sample) {
 		return
 	}
 	o.awaySince, o.awayError = time.Time{}, ""
-	o.timeline = s.Timeline
+	o.timeline, o.sampled = s.Timeline, s
 	o.unseen = ""
 	if s.Oldest != nil {
 		o.unseen = s.Oldest.Error()
@@ -191,7 +194,8 @@ func healthSlot(lag *slot.SlotLag) *health.Slot {
 	s := &health.Slot{
 		Name: lag.Name, Active: lag.Active, WALStatus: lag.WALStatus,
 		ConfirmedFlush: lag.ConfirmedFlush, Restart: lag.RestartLSN,
-		SafeWALSize: lag.SafeWALSize,
+		SafeWALSize:   lag.SafeWALSize,
+		InactiveSince: lag.InactiveSince, InvalidationReason: lag.InvalidationReason,
 	}
 	if lag.ConfirmedFlush != 0 {
 		s.UnconfirmedBytes = &lag.UnconfirmedBytes
@@ -200,6 +204,17 @@ func healthSlot(lag *slot.SlotLag) *health.Slot {
 		s.RetainedBytes = &lag.RetainedBytes
 	}
 	return s
+}
+
+// otherSlot is a slot that is not ours, as health knows it; nil for none.
+func otherSlot(o *slot.OtherSlot) *health.Other {
+	if o == nil {
+		return nil
+	}
+	return &health.Other{
+		Name: o.Name, Kind: o.Kind, Database: o.Database, Active: o.Active,
+		Restart: o.RestartLSN, RetainedBytes: o.RetainedBytes,
+	}
 }
 
 // health judges by what is known now. It waits for nothing.
@@ -221,6 +236,10 @@ func (o *observer) health() health.Document {
 		Holder:             s.StandingBy,
 		LockedRow:          s.LockedRow,
 		Leftover:           o.leftover,
+		SampledAt:          o.sampled.At,
+		WALEnd:             o.sampled.WALEnd,
+		Timeline:           o.sampled.Timeline,
+		Other:              otherSlot(o.sampled.Other),
 		SlotPinnedBy:       o.pinnedBy,
 		Healing:            s.Healing,
 		Doubt:              s.Doubt,
@@ -252,7 +271,60 @@ func (o *observer) health() health.Document {
 	if s.MarksRefused {
 		in.MarksRefused = s.MarksProblem
 	}
-	return health.Judge(in)
+	return o.machine.Step(in)
+}
+
+// tellEvery is how often it is looked whether there is something to be logged.
+const tellEvery = time.Second
+
+// tell logs what becomes of health, until ctx ends.
+func (o *observer) tell(ctx context.Context) {
+	ticks := time.NewTicker(tellEvery)
+	defer ticks.Stop()
+	var journal health.Journal
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+		doc := o.health()
+		if e, ok := journal.Step(time.Now(), doc); ok {
+			o.log.LogAttrs(ctx, logLevel(e.Status), "health", entryAttrs(e, doc)...)
+		}
+	}
+}
+
+// logLevel is the level of the log for one of health.
+func logLevel(s health.Status) slog.Level {
+	switch s {
+	case health.StatusCritical:
+		return slog.LevelError
+	case health.StatusWarn:
+		return slog.LevelWarn
+	default:
+		return slog.LevelInfo
+	}
+}
+
+// entryAttrs are what the log says of a document.
+func entryAttrs(e health.Entry, doc health.Document) []slog.Attr {
+	attrs := []slog.Attr{slog.String("status", string(e.Status))}
+	if !e.Again {
+		attrs = append(attrs, slog.String("before", string(e.Before)))
+	}
+	attrs = append(attrs, slog.Duration("lasted", e.Lasted.Round(time.Second)))
+	if e.Status == health.StatusOK {
+		return attrs
+	}
+	attrs = append(attrs, slog.String("reason", doc.Reasons[0]))
+	if doc.Cause != nil {
+		attrs = append(attrs, slog.String("cause", *doc.Cause))
+	}
+	if doc.Runway != nil {
+		attrs = append(attrs, slog.Float64("runway_seconds", math.Round(*doc.Runway)))
+	}
+	return attrs
 }
 
 // slotNow is the slot as last seen, but for what the relay knows better. The

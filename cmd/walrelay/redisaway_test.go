@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -45,6 +46,37 @@ func TestRedisAwayUnderLoad(t *testing.T) {
 	if now := w.walsender(); now != pid {
 		t.Errorf("PostgreSQL's process %s streams, and before it was %s", now, pid)
 	}
+}
+
+// While Redis is away and a budget for WAL runs out, health says why and when.
+// Once it is back, health is ok, and the log has both.
+func TestRunwayIsToldWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{settings: map[string]string{"max_slot_wal_keep_size": "2GB"}})
+	p := w.startRelay("--runway-critical", "24h", "--age-warn", "1s", "--age-critical", "10m")
+	p.streams()
+	p.becomes("ready", func(_ int, doc healthDocument) bool { return doc.Ready && doc.Status == "ok" && doc.Cause == "" })
+	w.startLoad(w.dsn, 1, 20*time.Millisecond, `SELECT pg_logical_emit_message(false, 'load', repeat('x', 50000))`)
+	w.insert("before", 1)
+	w.confirmedPast()
+
+	w.toRedis.Cut()
+	w.insert("during", 1)
+	p.becomes("warn, and names Redis", func(code int, doc healthDocument) bool {
+		return code == 200 && doc.Status == "warn" && strings.Contains(doc.Cause, "Redis has been unreachable since")
+	})
+	p.becomes("critical, with a runway", func(code int, doc healthDocument) bool {
+		return code == 503 && doc.Status == "critical" && doc.Runway != nil && *doc.Runway > 0 &&
+			doc.reason("At the present rate", "max_slot_wal_keep_size") != "" && strings.Contains(doc.Cause, "Redis")
+	})
+	p.says("msg=health status=critical")
+
+	w.toRedis.Restore()
+	p.becomes("ok again", func(_ int, doc healthDocument) bool {
+		return doc.Status == "ok" && doc.Runway == nil && doc.Cause == ""
+	})
+	p.says("msg=health status=ok before=critical")
+	w.verify(0)
 }
 
 // A first start without Redis is not worse than any other without Redis: it

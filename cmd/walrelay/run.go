@@ -62,7 +62,11 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		OnStep:          p.onStep,
 		Log:             p.log,
 	})
-	o := &observer{status: r.Status, relay: r, table: rows, log: p.log, thresholds: health.Thresholds{AgeCritical: cfg.AgeCritical, LagCritical: int64(cfg.LagCritical)}}
+	o := &observer{status: r.Status, relay: r, table: rows, log: p.log, thresholds: health.Thresholds{
+		AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical,
+		LagWarn: int64(cfg.LagWarn), LagCritical: int64(cfg.LagCritical),
+		RunwayCritical: cfg.RunwayCritical, DiskBudget: int64(cfg.DiskBudget),
+	}}
 	return serve(ctx, p, o, loops, slot.NewMonitor(where, p.log), r.Run)
 }
 
@@ -88,6 +92,10 @@ func serve(ctx context.Context, p *process, o *observer, loops *web.Heartbeats, 
 		loop := loops.Register("monitor")
 		defer loop.Done()
 		return o.watch(watching, m, loop.Beat)
+	})
+	group.Go(func() error {
+		o.tell(watching)
+		return nil
 	})
 	group.Go(func() error {
 		// Until told to stop, as the relay: what is in flight is not a purge.

@@ -22,8 +22,12 @@ func samples() map[string][2]string {
 		"confirm-delay":       {"0s", "1m"},
 		"mark":                {"delete", "none"},
 		"shutdown-timeout":    {"1s", "2s"},
+		"age-warn":            {"0s", "2s"},
 		"age-critical":        {"90s", "2m"},
+		"lag-warn":            {"16MiB", "512"},
 		"lag-critical":        {"512MiB", "1024"},
+		"runway-critical":     {"0s", "30m"},
+		"disk-budget":         {"10GiB", "1TiB"},
 		"log-format":          {"json", "json"}, // there are two, one of them the default
 		"log-level":           {"debug", "warn"},
 		"column-id":           {"ID", "key"},

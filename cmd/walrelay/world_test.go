@@ -366,6 +366,9 @@ type healthDocument struct {
 	Status  string   `json:"status"`
 	Reasons []string `json:"reasons"`
 	Role    string   `json:"role"`
+	Ready   bool     `json:"ready"`
+	Cause   string   `json:"cause"`
+	Runway  *float64 `json:"runway_seconds"`
 	Slot    *struct {
 		Active           bool   `json:"active"`
 		WALStatus        string `json:"wal_status"`

@@ -63,6 +63,8 @@ func (j *judgement) ownCause() string {
 		return fmt.Sprintf("The slot is not created yet: %s.", sentence(in.Waiting))
 	case pinned != "":
 		return pinned
+	case in.Role == RoleBackfill:
+		return fmt.Sprintf("WAL is kept until a backfill has finished: %s.", sentence(in.backfill()))
 	}
 	return j.slow()
 }

@@ -1,5 +1,6 @@
 // Package health decides how the relay is doing. It is pure: what is known
-// comes in as an Input, with the time, and a Document comes out. It opens
+// comes in as an Input, with the time, and a Document comes out. A Machine keeps
+// what a single input cannot tell, and a Journal says what of it to log. It opens
 // nothing, waits for nothing and has no clock, so that the answer is there
 // whatever is away, and every rule can be tested as a line of a table.
 //
@@ -11,8 +12,9 @@
 //	a problem that stops the line                   critical at once
 //	wal_status lost or unreserved                   critical at once
 //	PostgreSQL refuses the marks                    critical at once
-//	age of the oldest unpublished row >= threshold  critical
-//	unconfirmed or retained bytes >= threshold      critical
+//	age of the oldest unpublished row >= threshold  warn, critical
+//	unconfirmed or retained bytes >= threshold      warn, critical
+//	runway <= threshold                             critical
 //	Redis, streaming or the monitor's connection    warn at once; critical when away for the
 //	  is away                                       age threshold, or age or lag passed theirs
 //	starting                                        as if streaming were away
@@ -24,10 +26,39 @@
 //	wal_status extended                             warn
 //	what holds WAL back                             no level of its own: the bytes have one
 //
-// A threshold is passed when it is reached. Age and lag are about the system,
+// A threshold is passed when it is reached, and its level is left when the value
+// is below four fifths of it, so that one that swings around it does not ring
+// each time. Age and lag are about the system,
 // not about this process: they count in every role. A backfill does not stream,
 // which is no fault of it, so only a failed connection counts as away there.
 // How a relay is set up colours nothing.
+//
+// # Cause
+//
+// The cause is a sentence that says why PostgreSQL keeps WAL, or nothing where
+// none is kept for longer than usual. The first of these that holds:
+//
+//	an open or prepared transaction, where it holds more than what is unconfirmed
+//	the line has stopped until somebody acts
+//	Redis is unreachable
+//	no relay is connected, or the one that is does not stream
+//	a row is locked, so that it is not marked
+//	the slot waits for a transaction in order to be created
+//	an open or prepared transaction
+//	a backfill
+//	the relay is slower than the writers, where age or lag has a level: both rates
+//
+// Another slot that keeps at least 64 MiB and twice as much as ours is named
+// whatever ours does.
+//
+// # Runway
+//
+// The budget is what PostgreSQL may write before it removes WAL that the slot
+// needs (safe_wal_size), and what all slots may keep by the operator's word. The
+// runway is how long it lasts at the rate of the last two minutes; nothing where
+// what is kept does not grow, and while that is not known. Rates are those of one
+// server that goes forward: they begin anew after a failover, a restore, or half
+// a minute without a sample.
 //
 // # Reasons
 //

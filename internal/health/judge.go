@@ -293,11 +293,7 @@ func (s *Slot) AsLeftover() string {
 func (j *judgement) notes() {
 	in := &j.in
 	if in.Role == RoleBackfill {
-		progress := in.BackfillProgress
-		if progress == "" {
-			progress = "reading the table"
-		}
-		j.say(StatusOK, "A backfill is running: %s.", progress)
+		j.say(StatusOK, "A backfill is running: %s.", in.backfill())
 	}
 	if holder := j.holder(); in.Role == RoleStandby && holder != "" {
 		j.say(StatusOK, "Stands by: %s.", holder)
@@ -322,6 +318,14 @@ func (j *judgement) since(t time.Time) (time.Duration, string) {
 	}
 	d := max(0, j.in.Now.Sub(t))
 	return d, " for " + duration(d)
+}
+
+// backfill is how far a backfill is.
+func (in *Input) backfill() string {
+	if in.BackfillProgress == "" {
+		return "reading the table"
+	}
+	return in.BackfillProgress
 }
 
 // unconfirmed is the lag of the slot; nil when it is not known.

@@ -11,12 +11,21 @@
 // with the names of the loops that did not. A database that is away is no
 // reason to be restarted and does not show here.
 //
+// /readyz is for whoever replaces one instance by another. 200 {"ready":true,
+// "role":"…"} while the relay works, and while it stands by for another one and
+// reaches PostgreSQL and Redis, so that it could take over; else 503 with the
+// reasons of /healthz.
+//
 // /healthz is for whoever alerts or takes an instance out of service. 200 for
 // the levels ok and warn, 503 for critical, with the document of package health:
 //
 //	status                          ok, warn or critical
 //	reasons                         sentences, the most important first
 //	role                            starting, backfill, streaming, standby or polling
+//	ready                           as in /readyz
+//	cause                           a sentence: why PostgreSQL keeps WAL, or rows wait; null when nothing holds it
+//	runway_seconds                  until max_slot_wal_keep_size or --disk-budget is used up, at the rate of the last
+//	                                two minutes; null when it is not, or not known yet
 //	slot                            null where there is none, else
 //	  name, active                  as in pg_replication_slots
 //	  wal_status                    reserved, extended, unreserved or lost
@@ -25,6 +34,8 @@
 //	  unconfirmed_bytes             from confirmed_flush_lsn to the end of WAL
 //	  retained_bytes                from restart_lsn to the end of WAL
 //	  safe_wal_size                 bytes; null without max_slot_wal_keep_size
+//	  inactive_since                time; null while it is active, and before PostgreSQL 17
+//	  invalidation_reason           null while it is valid, and before PostgreSQL 17
 //	oldest_unpublished_age_seconds  0 when every row is published
 //	published_total                 rows since the process started
 //

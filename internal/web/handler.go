@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/stagedoor/walrelay/internal/health"
 )
 
 // healthTimeout bounds /healthz. Probes commonly give up after a second.
@@ -19,6 +21,7 @@ const maxScrapes = 4
 
 const paths = `walrelay answers at
 /livez    does every loop of the program turn
+/readyz   does it work, or stand by for one that does
 /healthz  how is the relay doing
 /metrics  for Prometheus
 `
@@ -31,6 +34,11 @@ func newHandler(cfg Config, log *slog.Logger) http.Handler {
 		defer cancel()
 		doc := cfg.Health(ctx)
 		writeJSON(w, doc.Status.HTTPCode(), doc, log)
+	})
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
+		defer cancel()
+		serveReady(w, cfg.Health(ctx), log)
 	})
 	mux.Handle("/metrics", promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
@@ -68,6 +76,21 @@ func serveLive(w http.ResponseWriter, live func() (bool, string), log *slog.Logg
 	code := http.StatusOK
 	if ok, detail := live(); !ok {
 		answer.Status, answer.Detail = "stuck", detail
+		code = http.StatusServiceUnavailable
+	}
+	writeJSON(w, code, answer, log)
+}
+
+// serveReady answers from the document of /healthz.
+func serveReady(w http.ResponseWriter, doc health.Document, log *slog.Logger) {
+	answer := struct {
+		Ready   bool        `json:"ready"`
+		Role    health.Role `json:"role"`
+		Reasons []string    `json:"reasons,omitempty"`
+	}{Ready: doc.Ready, Role: doc.Role}
+	code := http.StatusOK
+	if !doc.Ready {
+		answer.Reasons = doc.Reasons
 		code = http.StatusServiceUnavailable
 	}
 	writeJSON(w, code, answer, log)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -124,7 +125,7 @@ func TestPathsAndMethods(t *testing.T) {
 	const (
 		asJSON = "application/json"
 		asText = "text/plain; charset=utf-8"
-		doc    = `{"status":"ok","reasons":[],"role":"streaming","slot":null,"oldest_unpublished_age_seconds":null,"published_total":0}` + "\n"
+		doc    = `{"status":"ok","reasons":[],"role":"streaming","ready":false,"cause":null,"runway_seconds":null,"slot":null,"oldest_unpublished_age_seconds":null,"published_total":0}` + "\n"
 	)
 	for _, c := range []struct {
 		method, path string
@@ -134,6 +135,7 @@ func TestPathsAndMethods(t *testing.T) {
 		{"GET", "/healthz", 200, asJSON, doc},
 		{"GET", "/healthz?verbose", 200, asJSON, doc},
 		{"HEAD", "/healthz", 200, asJSON, ""},
+		{"GET", "/readyz", 503, asJSON, `{"ready":false,"role":"streaming"}` + "\n"},
 		{"GET", "/livez", 200, asJSON, `{"status":"ok"}` + "\n"},
 		{"HEAD", "/livez", 200, asJSON, ""},
 		{"GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", "*"},
@@ -182,6 +184,16 @@ func TestHealthIsAnsweredByItsLevel(t *testing.T) {
 	}
 	s, _ := newServer(cfg)
 	run(t, s)
+	for ready, want := range map[bool]string{
+		true:  `200 {"ready":true,"role":"standby"}`,
+		false: `503 {"ready":false,"role":"standby","reasons":["Redis has been away."]}`,
+	} {
+		doc = health.Document{Status: health.StatusWarn, Reasons: []string{"Redis has been away."}, Role: health.RoleStandby, Ready: ready}
+		got := ask(t, "GET", "http://"+s.Addr()+"/readyz")
+		if text := fmt.Sprintf("%d %s", got.code, strings.TrimSpace(got.body)); text != want {
+			t.Errorf("ready %t: %s, want %s", ready, text, want)
+		}
+	}
 	for status, code := range map[health.Status]int{health.StatusOK: 200, health.StatusWarn: 200, health.StatusCritical: 503} {
 		doc = health.Document{Status: status, Reasons: []string{"waits for <idle> & others"}, Role: health.RoleStandby, Published: 3}
 		got := ask(t, "GET", "http://"+s.Addr()+"/healthz")
