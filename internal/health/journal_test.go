@@ -39,7 +39,7 @@ func TestJournalLetsWarningsSettle(t *testing.T) {
 		{5*time.Minute - 3*time.Second, StatusCritical, ""},
 		{time.Second, StatusCritical, "again critical for 5 min"},
 		{time.Second, StatusCritical, ""},
-		{time.Second, StatusOK, "critical to ok after 2.0 s"},
+		{time.Second, StatusOK, "critical to ok after 5 min 2 s"},
 		{time.Hour, StatusOK, ""},
 	} {
 		if got := step(c.after, c.status); got != c.want {
