@@ -10,6 +10,11 @@ import (
 const (
 	otherLeast = 64 << 20
 	otherTimes = 2
+
+	// paceSpan is over how long the relay is compared with the writers, and pace
+	// is how many times as fast one must be to be called faster.
+	paceSpan = 30 * time.Second
+	pace     = 1.05
 )
 
 const timeLayout = "2006-01-02 15:04:05 MST"
@@ -43,7 +48,7 @@ func (j *judgement) ownCause() string {
 	}
 	pinned := ""
 	if in.SlotPinnedBy != "" {
-		pinned = fmt.Sprintf("WAL is held back by %s.", in.SlotPinnedBy)
+		pinned = fmt.Sprintf("WAL is held back by %s.", sentence(in.SlotPinnedBy))
 		if u, r := in.unconfirmed(), in.retained(); u != nil && r != nil && *r-*u > *u {
 			return pinned
 		}
@@ -85,16 +90,24 @@ func (j *judgement) slow() string {
 	if m.age.level() == StatusOK && m.unconfirmed.level() == StatusOK {
 		return ""
 	}
-	in, known := m.history.written()
-	out, confirms := m.history.confirmedRate()
-	if !known || !confirms {
+	recent := m.history.last(paceSpan)
+	if !m.heldAt.IsZero() && len(recent.points) > 0 && !m.heldAt.Before(recent.points[0].at) {
+		return "The relay goes on after it was held up, and has yet to catch up."
+	}
+	in, known := recent.written()
+	out, confirms := recent.confirmed()
+	if !known || !confirms || in == 0 && out == 0 {
 		return ""
 	}
 	rates := fmt.Sprintf("WAL grows by %s/s, and %s/s are confirmed", size(int64(in)), size(int64(out)))
-	if out > in {
+	switch {
+	case out > pace*in:
 		return fmt.Sprintf("The relay is catching up: %s.", rates)
+	case in > pace*out:
+		return fmt.Sprintf("The relay is slower than the writers: %s.", rates)
+	default:
+		return fmt.Sprintf("The relay is behind, and as fast as the writers: %s.", rates)
 	}
-	return fmt.Sprintf("The relay is slower than the writers: %s.", rates)
 }
 
 // otherCause names another slot that keeps much more than ours; PostgreSQL

@@ -54,13 +54,22 @@ func (h *history) add(p point) (added, anew bool) {
 	return true, anew
 }
 
+// last is what of it is not older than this, before the newest sample.
+func (h *history) last(span time.Duration) *history {
+	from := len(h.points)
+	for from > 0 && h.points[len(h.points)-1].at.Sub(h.points[from-1].at) <= span {
+		from--
+	}
+	return &history{points: h.points[from:]}
+}
+
 // written is the rate at which WAL is written, in bytes per second.
 func (h *history) written() (float64, bool) {
 	return h.rate(func(p point) cdc.LSN { return p.end })
 }
 
-// confirmedRate is the rate at which the relay confirms, in bytes per second.
-func (h *history) confirmedRate() (float64, bool) {
+// confirmed is the rate at which the relay confirms, in bytes per second.
+func (h *history) confirmed() (float64, bool) {
 	return h.rate(func(p point) cdc.LSN { return p.confirmed })
 }
 

@@ -15,6 +15,7 @@ type Machine struct {
 
 	history       history
 	runway        runway
+	heldAt        time.Time // of the last sample at which nothing was confirmed
 	inactiveSince time.Time // zero while the slot is active
 	sawActive     bool      // so that the samples tell when that ended
 }
@@ -62,8 +63,12 @@ func (m *Machine) sample(in *Input) {
 	if anew {
 		m.runway = runway{}
 	}
+	held := held(in, s)
+	if held {
+		m.heldAt = in.SampledAt
+	}
 	budgets := budgets(in, s, p)
-	if r := m.history.runway(budgets, held(in, s)); r.known || len(budgets) == 0 {
+	if r := m.history.runway(budgets, held); r.known || len(budgets) == 0 {
 		m.runway = r
 	}
 }
@@ -73,7 +78,7 @@ func budgets(in *Input, s *Slot, p point) (all []budget) {
 	if s != nil && s.SafeWALSize != nil && s.WALStatus != "lost" {
 		all = append(all, budget{
 			left: *s.SafeWALSize, position: func(p point) cdc.LSN { return p.restart },
-			what: "PostgreSQL may remove WAL that slot " + quoted(s.Name) + " still needs (max_slot_wal_keep_size)",
+			what: "max_slot_wal_keep_size has PostgreSQL remove WAL that slot " + quoted(s.Name) + " still needs",
 		})
 	}
 	if most := in.Thresholds.DiskBudget; most > 0 && p.pinned != 0 && p.end >= p.pinned {

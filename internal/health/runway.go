@@ -27,7 +27,7 @@ const (
 // The position moves on by leaps, so that what is kept goes up and down like the
 // teeth of a saw in the best of health. What counts is the way from one trough
 // to another; or, where the position stands still for longer than it usually
-// does, the rate of writing.
+// does, the rate of writing. Where less is kept than before, nothing grows.
 func (h *history) growth(position func(point) cdc.LSN, held bool) (bytesPerSecond float64, known bool) {
 	written, known := h.written()
 	points := h.forward(position)
@@ -50,9 +50,12 @@ func (h *history) growth(position func(point) cdc.LSN, held bool) (bytesPerSecon
 		stillSince = leaps[n-1].at
 	}
 	still := points[len(points)-1].at.Sub(stillSince)
+	kept := func(p point) float64 { return float64(p.end) - float64(position(p)) }
 	switch {
 	case held && still >= stillKnown, still >= max(stillFor, 2*longest):
 		return written, true
+	case len(leaps) > 0 && kept(points[len(points)-1]) <= kept(points[0]):
+		return 0, true
 	case len(leaps) < 2:
 		return 0, false
 	}
@@ -61,7 +64,6 @@ func (h *history) growth(position func(point) cdc.LSN, held bool) (bytesPerSecon
 	if took < rateLeast {
 		return 0, false
 	}
-	kept := func(p point) float64 { return float64(p.end) - float64(position(p)) }
 	grows := (kept(last) - kept(first)) / took.Seconds()
 	if grows <= (1-releases)*written {
 		return 0, true

@@ -56,8 +56,8 @@ func size(n int64) string {
 // quoted puts a name in quotes.
 func quoted(name string) string { return strconv.Quote(name) }
 
-// sentence is a text without its full stop, for one that goes on.
-func sentence(text string) string { return strings.TrimSuffix(text, ".") }
+// sentence is a text without its end, for a sentence that goes on.
+func sentence(text string) string { return strings.TrimRight(text, ".;") }
 
 // oneLine puts a server's text of several lines on one.
 func oneLine(text string) string {
