@@ -14,7 +14,9 @@ type Machine struct {
 	age, unconfirmed, retained, short latch
 
 	history       history
-	runway        runway
+	forecast      runway    // at the last sample that gave one
+	forecastAt    time.Time // of that
+	runway        runway    // now
 	heldAt        time.Time // of the last sample at which nothing was confirmed
 	inactiveSince time.Time // zero while the slot is active
 	sawActive     bool      // so that the samples tell when that ended
@@ -24,6 +26,7 @@ type Machine struct {
 func (m *Machine) Step(in Input) Document {
 	in = clean(in)
 	m.sample(&in)
+	m.runway = m.forecast.later(in.Now.Sub(m.forecastAt))
 	m.levels(&in)
 	return judge(in, m)
 }
@@ -61,7 +64,7 @@ func (m *Machine) sample(in *Input) {
 		m.inactiveSince = in.SampledAt
 	}
 	if anew {
-		m.runway = runway{}
+		m.forecast = runway{}
 	}
 	held := held(in, s)
 	if held {
@@ -69,7 +72,7 @@ func (m *Machine) sample(in *Input) {
 	}
 	budgets := budgets(in, s, p)
 	if r := m.history.runway(budgets, held); r.known || len(budgets) == 0 {
-		m.runway = r
+		m.forecast, m.forecastAt = r, in.SampledAt
 	}
 }
 

@@ -86,6 +86,16 @@ type runway struct {
 	budget budget
 }
 
+// later is what is left of it after a while without another sample, of which
+// there is nothing to be said when it is long. What has not been seen to end has
+// not ended.
+func (r runway) later(d time.Duration) runway {
+	if r.ends && r.after > 0 {
+		r.after = max(r.after-min(max(d, 0), rateGap), min(r.after, time.Second))
+	}
+	return r
+}
+
 // runway forecasts. held says that it is known why nothing is confirmed. Where
 // one budget is not known, another may be.
 func (h *history) runway(budgets []budget, held bool) runway {
