@@ -53,7 +53,7 @@ func TestRedisAwayUnderLoad(t *testing.T) {
 func TestRunwayIsToldWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{settings: map[string]string{"max_slot_wal_keep_size": "2GB"}})
-	p := w.startRelay("--runway-critical", "24h", "--age-warn", "1s", "--age-critical", "10m")
+	p := w.startRelay("--age-warn", "1s", "--age-critical", "10m")
 	p.streams()
 	p.becomes("ready", func(_ int, doc healthDocument) bool { return doc.Ready && doc.Status == "ok" && doc.Cause == "" })
 	w.startLoad(w.dsn, 1, 20*time.Millisecond, `SELECT pg_logical_emit_message(false, 'load', repeat('x', 50000))`)

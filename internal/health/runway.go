@@ -17,6 +17,9 @@ const (
 	// releases is the part of what is written that must be released for the WAL
 	// that is kept to count as not growing.
 	releases = 0.9
+	// leapSlack is how much writing the depths of two troughs differ by in the
+	// best of health: a leap is late, and seen late by a sample.
+	leapSlack = 20 * time.Second
 	// endless is a runway that nobody needs to know of.
 	endless = 365 * 24 * time.Hour
 )
@@ -64,11 +67,11 @@ func (h *history) growth(position func(point) cdc.LSN, held bool) (bytesPerSecon
 	if took < rateLeast {
 		return 0, false
 	}
-	grows := (kept(last) - kept(first)) / took.Seconds()
-	if grows <= (1-releases)*written {
+	more := kept(last) - kept(first)
+	if more <= max((1-releases)*took.Seconds(), leapSlack.Seconds())*written {
 		return 0, true
 	}
-	return grows, true
+	return more / took.Seconds(), true
 }
 
 // budget is WAL that may still be written before something ends.
