@@ -91,6 +91,8 @@ type Relay struct {
 	reported string
 	// lost are the entries that were reported as lost with a database.
 	lost map[string]bool
+	// asked is when Redis was last asked while this relay stood by.
+	asked time.Time
 	// healer remembers what went wrong, so that it is not repaired for ever.
 	healer healer
 
@@ -218,7 +220,30 @@ func (r *Relay) standBy(ctx context.Context, why error) {
 	}
 	r.status.role(RoleStandby)
 	r.status.set(func(now *Status) { now.StandingBy = why.Error() })
+	r.askSink(ctx)
 	r.pause(ctx, time.Second)
+}
+
+// sinkEvery is how often a relay that stands by asks Redis, to which it writes
+// nothing.
+const sinkEvery = 5 * time.Second
+
+// askSink has Redis show that it is there, if it did not lately: a relay that
+// could not take over is no healthy standby.
+func (r *Relay) askSink(ctx context.Context) {
+	if time.Since(r.asked) < sinkEvery {
+		return
+	}
+	_, err := r.cfg.Sink.Clock(ctx)
+	r.asked = time.Now()
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		r.status.sinkFailed(err)
+		r.complain("Redis", err)
+	case r.status.sinkWorks():
+		r.recovered("Redis")
+	}
 }
 
 // attempt connects, judges and does what the judgement says.

@@ -35,7 +35,8 @@ type Status struct {
 
 	SinkAwaySince time.Time // since when Redis fails; zero while it does not
 	SinkProblem   string
-	SinkStopped   bool // it does not go away by itself
+	SinkStopped   bool      // it does not go away by itself
+	SinkSeenAt    time.Time // when Redis last answered; zero before that
 
 	MarksRefused bool
 	MarksProblem string
@@ -51,6 +52,12 @@ type Status struct {
 	WaitingIDs   []string // some rows that are published and not marked
 
 	Published, Batches, Skipped, Marked, AppendRetries, StampRetries, Reconnects uint64
+
+	Connections uint64 // that streamed, of which Reconnects are those after the first
+	// Of the connection that streams, zero while there is none: since when it
+	// does, when its last message came, of any kind, and when PostgreSQL was last
+	// told how far it has come.
+	Connected, LastReceive, LastStatus time.Time
 
 	Dead uint64 // rows that were put on the dead stream
 
@@ -207,6 +214,7 @@ func (s *status) sinkWorks() (failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	failed = !s.now.SinkAwaySince.IsZero()
+	s.now.SinkSeenAt = time.Now()
 	s.now.SinkAwaySince, s.now.SinkProblem, s.now.SinkStopped = time.Time{}, "", false
 	return failed
 }
@@ -234,10 +242,12 @@ func (s *status) snapshot() Status {
 	now.LostEntries, now.Dead = s.lostEntries.Load(), s.dead.Load()
 	now.Skipped, now.Marked = s.skipped.Load(), s.marked.Load()
 	if ups := s.ups.Load(); ups > 0 {
-		now.Reconnects = ups - 1
+		now.Connections, now.Reconnects = ups, ups-1
 	}
 	now.Oldest = s.inFlight
 	if s.streaming != nil {
+		now.Connected = s.streaming.began
+		now.LastReceive, now.LastStatus = s.streaming.heardAt.time(), s.streaming.toldAt.time()
 		if now.Oldest.IsZero() {
 			now.Oldest = s.streaming.queue.oldest()
 		}
@@ -245,4 +255,17 @@ func (s *status) snapshot() Status {
 		now.WaitingIDs = s.streaming.marks.ids(2000)
 	}
 	return now
+}
+
+// moment is a time that one goroutine notes and others read.
+type moment struct{ nanos atomic.Int64 }
+
+func (m *moment) note(t time.Time) { m.nanos.Store(t.UnixNano()) }
+
+// time is zero before anything was noted.
+func (m *moment) time() time.Time {
+	if n := m.nanos.Load(); n != 0 {
+		return time.Unix(0, n)
+	}
+	return time.Time{}
 }

@@ -31,6 +31,9 @@ type streaming struct {
 	*Relay
 	conn          Stream
 	senderTimeout time.Duration
+	began         time.Time // when it was made
+	heardAt       moment    // when its last message came
+	toldAt        moment    // when the last status was sent
 	proven        time.Time // since when it works; the publisher's own
 	timeline      uint32
 	standby       bool // the server is one
@@ -82,6 +85,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 	s := &streaming{
 		Relay:         r,
 		conn:          conn,
+		began:         time.Now(),
 		senderTimeout: session.SenderTimeout(),
 		timeline:      session.Server().Timeline,
 		standby:       session.Server().Standby,
@@ -202,6 +206,7 @@ func (s *streaming) read(flight context.Context) error {
 			continue
 		}
 		heard = time.Now()
+		s.heardAt.note(heard)
 		if frame.ReplyRequested {
 			next = time.Time{}
 		}
@@ -223,6 +228,7 @@ func (s *streaming) report(received cdc.LSN, askReply bool) error {
 		return fmt.Errorf("sending a status update: %w", err)
 	}
 	s.reported = confirmed
+	s.toldAt.note(time.Now())
 	return nil
 }
 

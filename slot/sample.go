@@ -86,6 +86,7 @@ type OtherSlot struct {
 	Active        bool
 	RestartLSN    cdc.LSN
 	RetainedBytes int64
+	InactiveSince time.Time // zero while it is active, and before PostgreSQL 17
 }
 
 // sampleSQL reads shared memory only, so it is as cheap for a large database as

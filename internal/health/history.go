@@ -73,6 +73,26 @@ func (h *history) confirmed() (float64, bool) {
 	return h.rate(func(p point) cdc.LSN { return p.confirmed })
 }
 
+// rates are those of a document.
+func (h *history) rates() (r Rates) {
+	known := func(f float64, ok bool) *float64 {
+		if !ok {
+			return nil
+		}
+		return &f
+	}
+	less := func(a, b *float64) *float64 {
+		if a == nil || b == nil {
+			return nil
+		}
+		return known(*a-*b, true)
+	}
+	r.Written, r.Confirmed = known(h.written()), known(h.confirmed())
+	r.Unconfirmed = less(r.Written, r.Confirmed)
+	r.Retained = less(r.Written, known(h.rate(func(p point) cdc.LSN { return p.restart })))
+	return r
+}
+
 // rate is how fast a position moves, since it was last unknown or went back.
 func (h *history) rate(position func(point) cdc.LSN) (bytesPerSecond float64, known bool) {
 	points := h.forward(position)

@@ -56,6 +56,8 @@ type Input struct {
 
 	RedisAwaySince time.Time
 	RedisError     string
+	RedisStopped   bool      // it stays away until somebody acts, which is one of the Problems
+	RedisSeenAt    time.Time // when it last answered
 
 	// DatabaseAwaySince is about the monitor's own connection, from which Slot
 	// and OldestAge come. While it is away they are what was last seen.
@@ -90,6 +92,12 @@ type Input struct {
 	Slot      *Slot    // nil where there is none
 	OldestAge *float64 // seconds, of the oldest unpublished row; nil when no relay can know, 0 when there is none
 	Published uint64   // rows, since the process started
+
+	// What follows has no level, and is part of the document.
+	Started     time.Time   // when the process started
+	Connection  *Connection // nil while nothing is streamed
+	Connections uint64      // that streamed, since the process started
+	Witness     *Witness    // nil while the table has nothing to testify
 }
 
 // WALStatuses returns every wal_status that PostgreSQL has, from good to bad.
@@ -112,16 +120,39 @@ type Slot struct {
 
 	InactiveSince      time.Time // zero while it is active, and before PostgreSQL 17
 	InvalidationReason string    // empty while it is valid, and before PostgreSQL 17
+
+	ActivePID int     // of the process that streams; 0 for none
+	Sender    *Sender // that process; nil for none
+	Spill     *Spill  // nil before PostgreSQL 14
+}
+
+// Sender is the server's end of the connection that streams, whosever it is.
+//
+// https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-REPLICATION-VIEW
+type Sender struct {
+	Started   *time.Time `json:"started"`    // nil where the role may not see it
+	LastReply *time.Time `json:"last_reply"` // when the client sent its last status, by its clock; nil before the first, and where the role may not see it
+}
+
+// Spill is what decoding for the slot put on disk, since its statistics were
+// reset.
+//
+// https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-REPLICATION-SLOTS-VIEW
+type Spill struct {
+	Transactions int64 `json:"transactions"` // that did not fit into logical_decoding_work_mem
+	Times        int64 `json:"times"`
+	Bytes        int64 `json:"bytes"`
 }
 
 // Other is a slot that is not ours.
 type Other struct {
-	Name          string
-	Kind          string // physical or logical
-	Database      string // empty for a physical one
-	Active        bool
-	Restart       cdc.LSN
-	RetainedBytes int64
+	Name          string     `json:"name"`
+	Kind          string     `json:"type"`     // physical or logical
+	Database      string     `json:"database"` // empty for a physical one
+	Active        bool       `json:"active"`
+	Restart       cdc.LSN    `json:"restart_lsn"`
+	RetainedBytes int64      `json:"retained_bytes"`
+	InactiveSince *time.Time `json:"inactive_since"` // nil while it is active, and before PostgreSQL 17
 }
 
 // slotJSON is the wire form: what PostgreSQL calls NULL is null.
@@ -137,6 +168,10 @@ type slotJSON struct {
 
 	InactiveSince      *time.Time `json:"inactive_since"`
 	InvalidationReason *string    `json:"invalidation_reason"`
+
+	ActivePID *int    `json:"active_pid"`
+	Sender    *Sender `json:"sender"`
+	Spill     *Spill  `json:"spill"`
 }
 
 // MarshalJSON writes null for what is not known: a zero would read as a slot
@@ -154,6 +189,10 @@ func (s Slot) MarshalJSON() ([]byte, error) {
 
 		InactiveSince:      nonZero(s.InactiveSince.UTC()),
 		InvalidationReason: nonZero(s.InvalidationReason),
+
+		ActivePID: nonZero(s.ActivePID),
+		Sender:    s.Sender,
+		Spill:     s.Spill,
 	})
 }
 
@@ -175,6 +214,10 @@ func (s *Slot) UnmarshalJSON(text []byte) error {
 
 		InactiveSince:      orZero(j.InactiveSince),
 		InvalidationReason: orZero(j.InvalidationReason),
+
+		ActivePID: orZero(j.ActivePID),
+		Sender:    j.Sender,
+		Spill:     j.Spill,
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 func clean(in Input) Input {
 	in = cleanTexts(in)
 	in.Slot, in.Leftover = cleanSlot(in.Slot), cleanSlot(in.Leftover)
+	in.Other, in.Connection, in.Witness = copied(in.Other), copied(in.Connection), copied(in.Witness)
 	in.OldestAge = cleanAge(in.OldestAge)
 	if in.Role == "" {
 		in.Role = RoleStarting
@@ -64,6 +65,16 @@ func (j *judgement) document() Document {
 		Slot:      j.in.Slot,
 		OldestAge: j.in.OldestAge,
 		Published: j.in.Published,
+
+		At:          moment(j.in.Now),
+		Started:     moment(j.in.Started),
+		Rates:       j.machine.history.rates(),
+		Other:       j.in.Other,
+		Connection:  j.in.Connection,
+		Connections: j.in.Connections,
+		Database:    peer(j.in.SampledAt, j.in.DatabaseAwaySince, j.in.DatabaseError),
+		Redis:       peer(j.in.RedisSeenAt, j.in.RedisAwaySince, j.in.RedisError),
+		Witness:     j.in.Witness,
 	}
 	if r := j.machine.runway; r.ends {
 		after := r.after.Seconds()
@@ -110,7 +121,7 @@ func (j *judgement) away() {
 		j.say(j.awayStatus(d), "PostgreSQL has not answered the monitor%s%s; slot and age are as last seen.", since, lastError(in.DatabaseError))
 	}
 	j.streaming()
-	if d, since := j.since(in.RedisAwaySince); !in.RedisAwaySince.IsZero() {
+	if d, since := j.since(in.RedisAwaySince); !in.RedisAwaySince.IsZero() && !in.RedisStopped {
 		wait := "in PostgreSQL, which keeps their WAL"
 		if in.Role == RolePolling {
 			wait = "in the table"
@@ -375,16 +386,14 @@ func cleanSlot(s *Slot) *Slot {
 		return nil
 	}
 	c := *s
+	c.Sender, c.Spill = copied(s.Sender), copied(s.Spill)
 	for _, lag := range []**int64{&c.UnconfirmedBytes, &c.RetainedBytes} {
 		if *lag != nil {
 			n := max(0, **lag)
 			*lag = &n
 		}
 	}
-	if c.SafeWALSize != nil {
-		n := *c.SafeWALSize
-		c.SafeWALSize = &n
-	}
+	c.SafeWALSize = copied(c.SafeWALSize)
 	return &c
 }
 
