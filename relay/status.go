@@ -10,7 +10,7 @@ import (
 	"github.com/stagedoor/walrelay/cdc"
 )
 
-// Role is what a relay does at the moment.
+// Role is what a relay does at the instant.
 type Role string
 
 // The roles.
@@ -232,7 +232,7 @@ func (s *status) marksWork() (failed bool) {
 	return failed
 }
 
-// snapshot is the status at this moment.
+// snapshot is the status at this instant.
 func (s *status) snapshot() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,13 +257,13 @@ func (s *status) snapshot() Status {
 	return now
 }
 
-// moment is a time that one goroutine notes and others read.
-type moment struct{ nanos atomic.Int64 }
+// instant is a time that one goroutine notes and others read.
+type instant struct{ nanos atomic.Int64 }
 
-func (m *moment) note(t time.Time) { m.nanos.Store(t.UnixNano()) }
+func (m *instant) note(t time.Time) { m.nanos.Store(t.UnixNano()) }
 
 // time is zero before anything was noted.
-func (m *moment) time() time.Time {
+func (m *instant) time() time.Time {
 	if n := m.nanos.Load(); n != 0 {
 		return time.Unix(0, n)
 	}

@@ -32,8 +32,8 @@ type streaming struct {
 	conn          Stream
 	senderTimeout time.Duration
 	began         time.Time // when it was made
-	heardAt       moment    // when its last message came
-	toldAt        moment    // when the last status was sent
+	heardAt       instant   // when its last message came
+	toldAt        instant   // when the last status was sent
 	proven        time.Time // since when it works; the publisher's own
 	timeline      uint32
 	standby       bool // the server is one

@@ -88,7 +88,7 @@ func (s *Source) Check(ctx context.Context) *Checkup {
 	c.slot, c.slotErr = c.session.Slot(ctx)
 	if c.slot != nil {
 		c.slotErr = c.session.within(ctx, c.session.askTimeout, func(ctx context.Context, conn *pgx.Conn) error {
-			sample, err := readSample(ctx, conn, c.session.cfg.Slot)
+			sample, _, err := c.session.cfg.readSample(ctx, conn, "", holderLimits{farBehind, holderAge})
 			c.lag = sample.Slot
 			return err
 		})

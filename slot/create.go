@@ -95,7 +95,7 @@ func (s *Session) waitsFor(ctx context.Context) (string, error) {
 	var h *Holder
 	var what string
 	err := s.within(ctx, s.askTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		h, what, err = readHolder(ctx, conn, waitSQL, int64(s.repl.PID()))
+		h, what, err = readWaitedFor(ctx, conn, s.repl.PID())
 		return err
 	})
 	switch {

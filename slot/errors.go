@@ -51,6 +51,7 @@ const (
 	codeInvalidPassword              = "28P01"
 	codeInvalidCatalogName           = "3D000"
 	codeSyntaxError                  = "42601"
+	codeQueryCanceled                = "57014"
 	codeConfigurationLimitExceeded   = "53400"
 	codeTooManyConnections           = "53300"
 	codeReadOnlyTransaction          = "25006"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,9 +51,9 @@ func (h Holder) Command() string {
 // process; who waits for it asks for a shared one. pg_locks shows them to every role and in every database,
 // pg_stat_activity does not.
 const holderColumns = `
-	coalesce(holder.pid, 0), coalesce(p.gid, ''),
-	coalesce(a.usename::text, p.owner::text, ''), coalesce(a.datname::text, p.database::text, ''),
-	coalesce(a.xact_start, p.prepared), coalesce(holder.transactionid::text, '')`
+	coalesce(holder.pid, 0) AS "PID", coalesce(p.gid, '') AS "GID",
+	coalesce(a.usename::text, p.owner::text, '') AS "User", coalesce(a.datname::text, p.database::text, '') AS "Database",
+	coalesce(a.xact_start, p.prepared) AS "Since", coalesce(holder.transactionid::text, '')`
 
 // waitSQL reads what a process waits for.
 const waitSQL = `
@@ -75,13 +76,16 @@ const oldSQL = `
 		AND coalesce(a.xact_start, p.prepared, '-infinity') < clock_timestamp() - make_interval(secs => $1)
 	ORDER BY age(holder.transactionid) DESC`
 
-// oldestSQL reads the oldest of them.
-const oldestSQL = oldSQL + ` LIMIT 1`
+// oldestSQL is a query of the oldest of them as JSON. The margin in seconds is an
+// expression.
+func oldestSQL(margin string) string {
+	return `SELECT row_to_json(holder)::text FROM (` + strings.ReplaceAll(oldSQL, "$1", margin) + ` LIMIT 1) holder`
+}
 
-// readHolder runs one that reads a single row. Nil is that there is none; what is
-// the kind of lock that the waiter waits for where that is not a transaction.
-func readHolder(ctx context.Context, conn *pgx.Conn, sql string, arg any) (h *Holder, what string, err error) {
-	h, what, err = scanHolder(conn.QueryRow(ctx, sql, arg))
+// readWaitedFor reads what a process waits for. Nil is that it is no transaction;
+// what is the kind of lock.
+func readWaitedFor(ctx context.Context, conn *pgx.Conn, pid uint32) (h *Holder, what string, err error) {
+	h, what, err = scanHolder(conn.QueryRow(ctx, waitSQL, int64(pid)))
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, "", nil

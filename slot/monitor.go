@@ -26,6 +26,13 @@ const (
 	// absentEvery is the interval while there is no slot.
 	absentEvery = time.Second
 
+	// lockPatience is how long a look waits for the lock that an ALTER TABLE of
+	// the outbox has, before it does without the table.
+	lockPatience = time.Second
+	// spareTable is for how long the table is not looked at after a look was
+	// cut off, which had read much more than an index has.
+	spareTable = time.Minute
+
 	backoffStart = 100 * time.Millisecond
 	backoffCap   = 5 * time.Second
 )
@@ -36,23 +43,40 @@ var (
 	errOlder = errors.New("there may be a newer primary")
 )
 
+// Table is the outbox's part of a look. It is asked in the monitor's own
+// statement, so that a look is one.
+type Table interface {
+	// Question is a query of one text, without parameters; "" for none at this
+	// time. Sessions find rows by an index where there is one.
+	Question() string
+	// Answer takes what it gave, "" for NULL, with the sample of the same
+	// statement; or the reason why it could not be asked. It returns why the table
+	// could not be looked at, for [Sample.Unseen].
+	Answer(text string, s Sample, err error) error
+}
+
 // Monitor watches the slot from a connection of its own, so that its lag is
 // known when streaming does not work, and so that a PostgreSQL that is stopping
 // is noticed: an ordinary connection is told at once, while the server waits
 // for the streaming one to confirm all WAL, for as long as that takes.
+//
+// A look is one statement, which the server cuts off after four seconds. Only
+// where that fails because of the table's part, the slot is asked for alone.
 type Monitor struct {
 	cfg Config
 	log *slog.Logger
 
-	leftover  bool          // the slot is not ours to read
-	timeout   time.Duration // of one statement, for the client
-	farBehind int64
-	holderAge time.Duration
+	leftover bool          // the slot is not ours to read
+	timeout  time.Duration // of one statement, for the client
+	limits   holderLimits
+
+	spareUntil time.Time // the table
+	spareFor   error
 }
 
 // NewMonitor makes a monitor. It connects to nothing.
 func NewMonitor(cfg Config, log *slog.Logger) *Monitor {
-	return &Monitor{cfg: cfg, log: log, timeout: askTimeout, farBehind: farBehind, holderAge: holderAge}
+	return &Monitor{cfg: cfg, log: log, timeout: askTimeout, limits: holderLimits{farBehind, holderAge}}
 }
 
 // NewLeftoverMonitor makes a monitor that looks for a slot which nobody may read
@@ -69,19 +93,16 @@ func NewLeftoverMonitor(cfg Config, log *slog.Logger) *Monitor {
 //
 //   - report gets a sample at every interval, and one with Err for each failed
 //     attempt.
-//   - oldest is the outbox's look at its table over the same connection, with
-//     the same time-out. It may be nil.
+//   - table is the outbox's part of each look. It may be nil.
 //   - goodbye is called the moment that PostgreSQL ends the connection or says
 //     that it is stopping. It should hang up the replication connection.
 //
 // The three are called one at a time, from this goroutine.
-func (m *Monitor) Run(ctx context.Context, every time.Duration,
-	oldest func(context.Context, *pgx.Conn) error, report func(Sample), goodbye func(reason error),
-) error {
+func (m *Monitor) Run(ctx context.Context, every time.Duration, table Table, report func(Sample), goodbye func(reason error)) error {
 	backoff := backoffStart
 	for {
 		looked := false
-		err := m.watch(ctx, every, oldest, func(s Sample) {
+		err := m.watch(ctx, every, table, func(s Sample) {
 			looked = looked || s.Err == nil
 			report(s)
 		}, goodbye)
@@ -104,9 +125,7 @@ func (m *Monitor) Run(ctx context.Context, every time.Duration,
 
 // watch connects and looks at every interval until the connection fails. It
 // says goodbye before anything else is done.
-func (m *Monitor) watch(ctx context.Context, every time.Duration,
-	oldest func(context.Context, *pgx.Conn) error, report func(Sample), goodbye func(reason error),
-) error {
+func (m *Monitor) watch(ctx context.Context, every time.Duration, table Table, report func(Sample), goodbye func(reason error)) error {
 	o, err := dial(ctx, m.cfg.Newest.Only(m.cfg.Conn))
 	if errors.Is(err, pg.ErrOlder) {
 		o, err = dial(ctx, m.cfg.Conn)
@@ -130,15 +149,15 @@ func (m *Monitor) watch(ctx context.Context, every time.Duration,
 	}
 	for first := true; ; first = false {
 		next := time.Now().Add(every)
-		sample := m.look(ctx, o.conn)
+		sample, answer := m.look(ctx, o.conn, table)
 		if !first && m.cfg.Newest.Older(sample.Timeline) {
 			return errOlder // the first look is better than none
 		}
-		if oldest != nil && sample.Err == nil {
-			sample.Oldest = m.call(ctx, o.conn, oldest)
-		}
 		if o.conn.IsClosed() || ctx.Err() != nil {
-			return parted(cmp.Or(sample.Err, sample.Oldest, errLost))
+			return parted(cmp.Or(sample.Err, errLost))
+		}
+		if table != nil && sample.Err == nil {
+			sample.Unseen = table.Answer(answer, sample, sample.Unseen)
 		}
 		report(sample)
 		if sample.Err == nil && sample.Slot == nil && !m.leftover {
@@ -152,45 +171,56 @@ func (m *Monitor) watch(ctx context.Context, every time.Duration,
 }
 
 // bound has the server itself give up a statement, a little earlier than we
-// do, since a time-out on our side costs the connection.
+// do, since a time-out on our side costs the connection. It also has rows found
+// by an index, whatever the statistics say.
 func (m *Monitor) bound(ctx context.Context, conn *pgx.Conn) error {
 	return m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", (m.timeout*4/5).Milliseconds()))
+		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("SET statement_timeout = %d; SET lock_timeout = %d; SET enable_seqscan = off; SET jit = off",
+			(m.timeout*4/5).Milliseconds(), min(lockPatience, m.timeout/2).Milliseconds())).ReadAll()
 		return err
 	})
 }
 
-// look takes a sample. One with Err set may leave the connection usable.
-func (m *Monitor) look(ctx context.Context, conn *pgx.Conn) (sample Sample) {
-	err := m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		sample, err = readSample(ctx, conn, m.cfg.Slot)
-		return err
-	})
+// look takes a sample, with what the table answered. One with Err set may leave
+// the connection usable. What is wrong with the table keeps nothing else from
+// being seen.
+func (m *Monitor) look(ctx context.Context, conn *pgx.Conn, table Table) (sample Sample, answer string) {
+	question := ""
+	if table != nil {
+		question = table.Question()
+	}
+	var unseen error
+	if question != "" && time.Now().Before(m.spareUntil) {
+		question, unseen = "", m.spareFor
+	}
+	sample, answer, err := m.ask(ctx, conn, question)
+	if code := pg.Code(err); question != "" && code != "" && !conn.IsClosed() {
+		unseen = err
+		if code == codeQueryCanceled {
+			m.spareUntil, m.spareFor = time.Now().Add(spareTable), err
+		}
+		sample, _, err = m.ask(ctx, conn, "")
+	}
+	if err != nil {
+		return Sample{At: time.Now(), Err: err}, ""
+	}
+	sample.Unseen = unseen
 	if m.leftover {
 		sample.Problem = nil
 		if sample.Foreign {
 			sample.Slot = nil
 		}
 	}
-	if err == nil && !m.leftover {
-		err = m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) error {
-			state, err := readPublication(ctx, conn, m.cfg)
-			if err == nil && sample.Problem == nil {
-				sample.Problem = state.verify(m.cfg)
-			}
-			return err
-		})
-	}
-	if err == nil && sample.Slot != nil && sample.Slot.RetainedBytes-sample.Slot.UnconfirmedBytes > m.farBehind {
-		err = m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) (err error) {
-			sample.Holder, _, err = readHolder(ctx, conn, oldestSQL, m.holderAge.Seconds())
-			return err
-		})
-	}
-	if err != nil {
-		return Sample{At: time.Now(), Err: err}
-	}
-	return sample
+	return sample, answer
+}
+
+// ask sends the statement of a look.
+func (m *Monitor) ask(ctx context.Context, conn *pgx.Conn, question string) (sample Sample, answer string, err error) {
+	err = m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		sample, answer, err = m.cfg.readSample(ctx, conn, question, m.limits)
+		return err
+	})
+	return sample, answer, err
 }
 
 // call bounds one use of the connection.

@@ -2,14 +2,19 @@ package slot
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/pg"
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
 
@@ -23,13 +28,13 @@ type watched struct {
 }
 
 // watch runs a monitor with short intervals.
-func (w *world) watch(m *Monitor, oldest func(context.Context, *pgx.Conn) error, goodbye func()) *watched {
+func (w *world) watch(m *Monitor, table Table, goodbye func()) *watched {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	got := &watched{t: w.t, samples: make(chan Sample, 1)}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- m.Run(ctx, 20*time.Millisecond, oldest, func(s Sample) {
+		ended <- m.Run(ctx, 20*time.Millisecond, table, func(s Sample) {
 			select {
 			case <-got.samples: // keep the newest only
 			default:
@@ -51,6 +56,21 @@ func (w *world) watch(m *Monitor, oldest func(context.Context, *pgx.Conn) error,
 		}
 	})
 	return got
+}
+
+// asked is a table's part of a look.
+type asked struct {
+	question func() string
+	answer   func(text string, s Sample, err error) error
+}
+
+func (a asked) Question() string { return a.question() }
+
+func (a asked) Answer(text string, s Sample, err error) error {
+	if a.answer == nil {
+		return err
+	}
+	return a.answer(text, s, err)
 }
 
 // until waits for a sample of the kind.
@@ -81,15 +101,9 @@ func works(s Sample) bool { return s.Err == nil }
 func TestMonitorMeasuresBothLags(t *testing.T) {
 	w := newWorld(t, map[string]string{"max_slot_wal_keep_size": "1GB"})
 	m := w.monitor()
-	var problem error
-	seen := w.watch(m, func(ctx context.Context, conn *pgx.Conn) error {
-		if _, ok := ctx.Deadline(); !ok {
-			t.Error("the look at the table is not bounded")
-		}
-		return problem
-	}, nil)
+	seen := w.watch(m, nil, nil)
 	s := seen.until("there is a sample", works)
-	if s.Slot != nil || s.WALEnd == 0 || s.At.IsZero() || s.Oldest != nil {
+	if s.Slot != nil || s.WALEnd == 0 || s.At.IsZero() || s.Unseen != nil {
 		t.Errorf("without a slot the sample is %+v", s)
 	}
 	if !errors.Is(s.Problem, ErrPublication) {
@@ -201,7 +215,7 @@ func TestMonitorNamesWhoPinsWAL(t *testing.T) {
 	}
 	w.exec(`SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))`)
 	m := w.monitor()
-	m.farBehind, m.holderAge = 500_000, 0
+	m.limits = holderLimits{bytes: 500_000}
 	seen := w.watch(m, nil, nil)
 	if s := seen.until("there is a sample", works); s.Holder != nil {
 		t.Errorf("WAL that is not confirmed yet is blamed on %v", s.Holder)
@@ -319,24 +333,120 @@ func TestMonitorOutlivesEverything(t *testing.T) {
 	}
 }
 
-// The outbox's own look must not take the monitor down, nor hold it.
-func TestMonitorBoundsTheOtherLook(t *testing.T) {
+// What the outbox asks must not take the monitor down, nor hold it: it is left
+// out when it fails, and for a while when it was cut off.
+func TestWhatIsWrongWithTheTableHidesNothingElse(t *testing.T) {
 	w := onCommon(t)
+	w.slot()
 	m := w.monitor()
-	m.timeout = 500 * time.Millisecond
-	looks := 0
-	seen := w.watch(m, func(ctx context.Context, conn *pgx.Conn) error {
-		if looks++; looks > 1 {
-			return nil
-		}
-		_, err := conn.Exec(ctx, `SELECT pg_sleep(1000)`)
-		return err
+	m.timeout = 2 * time.Second
+	table := w.cfg.Table.String()
+	question := fmt.Sprintf(`SELECT count(*)::text || current_setting('enable_seqscan') FROM %s`, table)
+	refused := errors.New("refused")
+	var cut atomic.Bool
+	seen := w.watch(m, asked{
+		func() string {
+			if cut.Load() {
+				return `SELECT pg_sleep(1000)::text`
+			}
+			return question
+		},
+		func(text string, s Sample, err error) error {
+			if err == nil && (text != "0off" || s.WALEnd == 0 || s.Slot == nil) {
+				t.Errorf("the answer is %q with %+v", text, s)
+			}
+			if pg.Code(err) == codeQueryCanceled {
+				return errors.Join(refused, err)
+			}
+			return err
+		},
 	}, nil)
-	s := seen.until("the look fails", func(s Sample) bool { return works(s) && s.Oldest != nil })
-	if s.WALEnd == 0 {
-		t.Error("the rest of the sample was lost")
+	seen.until("the table is looked at", func(s Sample) bool { return works(s) && s.Unseen == nil })
+	whole := func(s Sample) bool { return works(s) && s.Unseen != nil && s.Slot != nil && s.Problem == nil }
+
+	locker := w.connect(w.dsn)
+	if _, err := locker.Exec(w.ctx(), `BEGIN; LOCK TABLE `+table+` IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
 	}
-	seen.until("the next look succeeds", func(s Sample) bool { return works(s) && s.Oldest == nil })
+	if s := seen.until("the table is locked", whole); pg.Code(s.Unseen) != "55P03" {
+		t.Errorf("the reason is %v", s.Unseen)
+	}
+	if _, err := locker.Exec(w.ctx(), `ROLLBACK`); err != nil {
+		t.Fatal(err)
+	}
+	seen.until("the table is looked at again", func(s Sample) bool { return works(s) && s.Unseen == nil })
+
+	w.exec(`ALTER TABLE ` + table + ` RENAME TO gone`)
+	s := seen.until("the table is gone", func(s Sample) bool { return works(s) && s.Unseen != nil && s.Slot != nil })
+	if pg.Code(s.Unseen) != "42P01" || !errors.Is(s.Problem, ErrPublication) {
+		t.Errorf("the reason is %v, the problem %v", s.Unseen, s.Problem)
+	}
+	w.exec(`ALTER TABLE ` + cdc.QuoteIdent(w.cfg.Table.Schema) + `.gone RENAME TO ` + cdc.QuoteIdent(w.cfg.Table.Name))
+	seen.until("it is back", func(s Sample) bool { return works(s) && s.Unseen == nil })
+
+	cut.Store(true)
+	if s := seen.until("the look is cut off", whole); !errors.Is(s.Unseen, refused) {
+		t.Errorf("the reason is %v", s.Unseen)
+	}
+	cut.Store(false)
+	// It is spared for a while, and the reason stays.
+	if s := seen.until("there is another sample", works); !errors.Is(s.Unseen, refused) {
+		t.Errorf("the next look found %v", s.Unseen)
+	}
+}
+
+// A look is one statement, whatever there is to be seen, and nothing else is
+// sent after the connection was made.
+func TestALookIsOneStatement(t *testing.T) {
+	w := onCommon(t)
+	w.slot()
+	conn := w.connect(w.fresh(t, w.cfg).dsn)
+	if _, err := conn.Exec(w.ctx(), `BEGIN; CREATE TABLE old ()`); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`SELECT pg_logical_emit_message(false, 'x', repeat('x', 100000))`)
+	cfg := w.cfg
+	cfg.Conn = w.parse(w.dsn)
+	var statements atomic.Int64
+	dial := cfg.Conn.DialFunc
+	cfg.Conn.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		return &counted{conn, &statements}, err
+	}
+	m := NewMonitor(cfg, w.source().log)
+	m.limits = holderLimits{bytes: -1}
+	var before int64
+	looks := 0
+	seen := w.watch(m, asked{func() string {
+		if n := statements.Load(); looks > 0 && n != before+1 {
+			t.Errorf("a look took %d statements", n-before)
+		}
+		before = statements.Load()
+		looks++
+		return `SELECT count(*)::text FROM ` + w.cfg.Table.String()
+	}, nil}, nil)
+	for range 3 {
+		s := seen.until("all is seen", func(s Sample) bool { return works(s) && s.Slot != nil })
+		if s.Holder == nil || s.Holder.PID != int(conn.PgConn().PID()) || s.Unseen != nil {
+			t.Errorf("the holder is %v, unseen %v", s.Holder, s.Unseen)
+		}
+	}
+}
+
+// counted counts the statements that are sent over a connection.
+type counted struct {
+	net.Conn
+	statements *atomic.Int64
+}
+
+func (c *counted) Write(b []byte) (int, error) {
+	for rest := b; len(rest) >= 5 && rest[0] != 0; { // 0 begins the startup packet
+		if rest[0] == 'P' || rest[0] == 'Q' { // Parse or Query
+			c.statements.Add(1)
+		}
+		rest = rest[min(len(rest), 1+int(binary.BigEndian.Uint32(rest[1:]))):]
+	}
+	return c.Conn.Write(b)
 }
 
 func TestBehind(t *testing.T) {

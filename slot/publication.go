@@ -2,6 +2,7 @@ package slot
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -81,24 +82,34 @@ func createFault(cfg Config, code string, err error) error {
 
 // publication is what the catalogue says of the publication and the outbox.
 type publication struct {
-	relation  string // pg_class.relkind and relpersistence; empty: no such table
-	exists    bool
-	allTables bool
-	insert    bool
-	viaRoot   bool
-	holds     bool     // the outbox, by name
-	filter    bool     // a row filter on the outbox
-	columns   bool     // a column list on the outbox
-	others    []string // other tables
-	schemas   []string // published whole
+	Relation  string   `json:"relation"` // pg_class.relkind and relpersistence; empty: no such table
+	Exists    bool     `json:"exists"`
+	AllTables bool     `json:"all_tables"`
+	Insert    bool     `json:"insert"`
+	ViaRoot   bool     `json:"via_root"`
+	Holds     bool     `json:"holds"`   // the outbox, by name
+	Filter    bool     `json:"filter"`  // a row filter on the outbox
+	Columns   bool     `json:"columns"` // a column list on the outbox
+	Others    []string `json:"others"`  // other tables
+	Schemas   []string `json:"schemas"` // published whole
 }
 
 // missing reports whether there is a table to publish and no publication yet.
-func (p publication) missing() bool { return !p.exists && p.relation != "" }
+func (p publication) missing() bool { return !p.Exists && p.Relation != "" }
 
-// publicationSQL reads the state. Row filters and column lists came with 15 and
-// are read by name, so that one query does for all versions.
-const publicationSQL = `
+// publicationSQL is a query of the state as JSON, by the version of the server.
+// Its parameters are the names of the publication, the schema and the table. Row
+// filters and column lists came with 15 and are read by name.
+func publicationSQL(version int) string {
+	schemas := `ARRAY[]::text[]`
+	if version >= 150000 {
+		schemas = `ARRAY (
+			SELECT quote_ident(n.nspname)
+			FROM pg_publication_namespace pn JOIN p ON pn.pnpubid = p.oid JOIN pg_namespace n ON n.oid = pn.pnnspid
+			ORDER BY 1 LIMIT 4
+		)`
+	}
+	return `
 	WITH p AS (SELECT * FROM pg_publication WHERE pubname = $1),
 	t AS (
 		SELECT c.oid, c.relkind::text || c.relpersistence::text AS relation
@@ -106,19 +117,22 @@ const publicationSQL = `
 		WHERE n.nspname = $2 AND c.relname = $3
 	),
 	r AS (SELECT to_jsonb(pr) AS rel, pr.prrelid FROM pg_publication_rel pr JOIN p ON pr.prpubid = p.oid)
-	SELECT coalesce((SELECT relation FROM t), ''),
-		EXISTS (SELECT FROM p),
-		EXISTS (SELECT FROM p WHERE puballtables),
-		EXISTS (SELECT FROM p WHERE pubinsert),
-		EXISTS (SELECT FROM p WHERE pubviaroot),
-		EXISTS (SELECT FROM r JOIN t ON r.prrelid = t.oid),
-		EXISTS (SELECT FROM r JOIN t ON r.prrelid = t.oid WHERE r.rel ->> 'prqual' IS NOT NULL),
-		EXISTS (SELECT FROM r JOIN t ON r.prrelid = t.oid WHERE r.rel ->> 'prattrs' IS NOT NULL),
-		ARRAY (
+	SELECT json_build_object(
+		'relation', coalesce((SELECT relation FROM t), ''),
+		'exists', EXISTS (SELECT FROM p),
+		'all_tables', EXISTS (SELECT FROM p WHERE puballtables),
+		'insert', EXISTS (SELECT FROM p WHERE pubinsert),
+		'via_root', EXISTS (SELECT FROM p WHERE pubviaroot),
+		'holds', EXISTS (SELECT FROM r JOIN t ON r.prrelid = t.oid),
+		'filter', EXISTS (SELECT FROM r JOIN t ON r.prrelid = t.oid WHERE r.rel ->> 'prqual' IS NOT NULL),
+		'columns', EXISTS (SELECT FROM r JOIN t ON r.prrelid = t.oid WHERE r.rel ->> 'prattrs' IS NOT NULL),
+		'others', ARRAY (
 			SELECT format('%I.%I', n.nspname, c.relname)
 			FROM r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 			WHERE r.prrelid NOT IN (SELECT oid FROM t) ORDER BY 1 LIMIT 4
-		)`
+		),
+		'schemas', ` + schemas + `)::text`
+}
 
 // mayCreateSQL reads whether the role may create a publication of the table, and
 // whether anybody may, now and here.
@@ -150,29 +164,16 @@ func mayCreate(ctx context.Context, conn *pgx.Conn, cfg Config) error {
 
 // created is what it would be after createPublication.
 func (p publication) created() publication {
-	p.exists, p.insert, p.viaRoot, p.holds = true, true, true, true
+	p.Exists, p.Insert, p.ViaRoot, p.Holds = true, true, true, true
 	return p
 }
 
-const publishedSchemasSQL = `,
-		ARRAY (
-			SELECT quote_ident(n.nspname)
-			FROM pg_publication_namespace pn JOIN p ON pn.pnpubid = p.oid JOIN pg_namespace n ON n.oid = pn.pnnspid
-			ORDER BY 1 LIMIT 4
-		)`
-
-func readPublication(ctx context.Context, conn *pgx.Conn, cfg Config) (publication, error) {
-	var p publication
-	sql := publicationSQL
-	dest := []any{
-		&p.relation, &p.exists, &p.allTables, &p.insert, &p.viaRoot,
-		&p.holds, &p.filter, &p.columns, &p.others,
+func readPublication(ctx context.Context, conn *pgx.Conn, cfg Config) (p publication, err error) {
+	var state string
+	err = conn.QueryRow(ctx, publicationSQL(pg.ServerVersion(conn.PgConn())), cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(&state)
+	if err == nil {
+		err = json.Unmarshal([]byte(state), &p)
 	}
-	if pg.ServerVersion(conn.PgConn()) >= 150000 {
-		sql += publishedSchemasSQL
-		dest = append(dest, &p.schemas)
-	}
-	err := conn.QueryRow(ctx, sql, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(dest...)
 	if err != nil {
 		return publication{}, fmt.Errorf("read the publication %q: %w", cfg.Publication, err)
 	}
@@ -188,44 +189,44 @@ func (p publication) verify(cfg Config) error {
 	}
 	recreate := fmt.Sprintf("BEGIN; DROP PUBLICATION %s; %s COMMIT;", name, createPublicationSQL(cfg))
 	switch {
-	case p.relation == "":
+	case p.Relation == "":
 		return wrong(fmt.Sprintf("the table %s does not exist", cfg.Table),
 			"walrelay setup --create-table, or correct --table")
-	case p.relation[0] != 'r' && p.relation[0] != 'p':
+	case p.Relation[0] != 'r' && p.Relation[0] != 'p':
 		return wrong(fmt.Sprintf("%s is not a table", cfg.Table), "correct --table")
-	case p.relation[1] != 'p':
+	case p.Relation[1] != 'p':
 		return wrong(fmt.Sprintf("the table %s is unlogged or temporary, so that its rows are not in the WAL", cfg.Table),
 			fmt.Sprintf("ALTER TABLE %s SET LOGGED;", cfg.Table))
-	case !p.exists:
+	case !p.Exists:
 		return wrong(fmt.Sprintf("the publication %s does not exist", name), createPublicationSQL(cfg))
-	case p.allTables:
+	case p.AllTables:
 		return wrong(fmt.Sprintf("the publication %s holds all tables; it must hold %s alone", name, cfg.Table), recreate)
 	}
 
 	var problems, fixes []string
 	switch {
-	case !p.holds:
+	case !p.Holds:
 		problems = append(problems, fmt.Sprintf("does not name the table %s", cfg.Table))
-	case p.filter:
+	case p.Filter:
 		problems = append(problems, "has a row filter")
 	}
-	if p.columns {
+	if p.Columns {
 		problems = append(problems, "has a column list")
 	}
-	if len(p.others) > 0 {
-		problems = append(problems, "holds other tables: "+strings.Join(p.others, ", "))
+	if len(p.Others) > 0 {
+		problems = append(problems, "holds other tables: "+strings.Join(p.Others, ", "))
 	}
-	if len(p.schemas) > 0 {
-		problems = append(problems, "holds whole schemas: "+strings.Join(p.schemas, ", "))
+	if len(p.Schemas) > 0 {
+		problems = append(problems, "holds whole schemas: "+strings.Join(p.Schemas, ", "))
 	}
 	if len(problems) > 0 {
 		fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", name, cfg.Table))
 	}
-	if !p.insert || !p.viaRoot {
-		if !p.insert {
+	if !p.Insert || !p.ViaRoot {
+		if !p.Insert {
 			problems = append(problems, "does not publish inserts")
 		}
-		if !p.viaRoot {
+		if !p.ViaRoot {
 			problems = append(problems, "publishes partitions under their own names")
 		}
 		fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", name, publishOptions))
@@ -238,5 +239,5 @@ func (p publication) verify(cfg Config) error {
 
 // foreign reports whether the publication serves others as well.
 func (p publication) foreign() bool {
-	return p.allTables || len(p.schemas) > 0 || len(p.others) > 0
+	return p.AllTables || len(p.Schemas) > 0 || len(p.Others) > 0
 }

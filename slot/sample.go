@@ -1,7 +1,9 @@
 package slot
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -34,8 +36,8 @@ type Sample struct {
 	// the slot keeps much more WAL than is unconfirmed: PostgreSQL keeps it from
 	// where the oldest open transaction began, in any database.
 	Holder *Holder
-	// Oldest is what the caller's own look returned.
-	Oldest error
+	// Unseen says why the table could not be looked at.
+	Unseen error
 	// Err says that there was no look; all else is empty but At.
 	Err error
 }
@@ -89,13 +91,18 @@ type OtherSlot struct {
 	InactiveSince time.Time // zero while it is active, and before PostgreSQL 17
 }
 
-// sampleSQL reads shared memory only, so it is as cheap for a large database as
-// for a small one. Columns of later versions are read by name. A name of a WAL
-// file begins with the timeline.
+// sampleSQL is the one statement of a look. But for the table's part it reads
+// shared memory and a few rows of the catalogue, so that it is as cheap for a
+// large database as for a small one, and waits for no lock that an application
+// takes. Columns of later versions are read by name. A name of a WAL file begins
+// with the timeline.
 //
 // The other slot is the one that PostgreSQL keeps WAL for from the earliest
 // position on. A relay's own, temporary one is not another: it is a backfill's.
-func sampleSQL(version int) string {
+//
+// The oldest transaction is looked for only where the slot keeps much more WAL
+// than is unconfirmed: that reads all locks of the server.
+func sampleSQL(version int, question string) string {
 	spill, spills := `NULL::bigint, NULL::bigint, NULL::bigint`, ``
 	if version >= 140000 {
 		spill = `t.spill_txns, t.spill_count, t.spill_bytes`
@@ -110,7 +117,11 @@ func sampleSQL(version int) string {
 		(to_jsonb(s) ->> 'inactive_since')::timestamptz, coalesce(to_jsonb(s) ->> 'invalidation_reason', ''),
 		r.pid IS NOT NULL, r.backend_start, r.reply_time,
 		` + spill + `,
-		o.slot_name, coalesce(o.slot_type, ''), coalesce(o.database, ''), coalesce(o.active, false), o.restart_lsn::text
+		o.slot_name, coalesce(o.slot_type, ''), coalesce(o.database, ''), coalesce(o.active, false), o.restart_lsn::text,
+		(to_jsonb(o) ->> 'inactive_since')::timestamptz,
+		(` + publicationSQL(version) + `),
+		CASE WHEN pg_wal_lsn_diff(s.confirmed_flush_lsn, s.restart_lsn) > $5::bigint THEN (` + oldestSQL("$6::float8") + `) END,
+		(` + cmp.Or(question, `SELECT NULL::text`) + `)
 	FROM (
 		SELECT r.recovery,
 			CASE WHEN r.recovery THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS wal_end,
@@ -118,18 +129,27 @@ func sampleSQL(version int) string {
 			CASE WHEN NOT r.recovery THEN substring(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END AS timeline
 		FROM (SELECT pg_is_in_recovery() AS recovery) r
 	) w
-	LEFT JOIN slots s ON s.slot_name = $1
+	LEFT JOIN slots s ON s.slot_name = $4
 	LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
 	` + spills + `
 	LEFT JOIN LATERAL (
-		SELECT * FROM slots WHERE slot_name <> $1 AND restart_lsn IS NOT NULL AND NOT starts_with(slot_name::text, '` + backfillPrefix + `')
+		SELECT * FROM slots WHERE slot_name <> $4 AND restart_lsn IS NOT NULL AND NOT starts_with(slot_name::text, '` + backfillPrefix + `')
 		ORDER BY restart_lsn LIMIT 1
 	) o ON true`
 }
 
-// readSample reads the slot, and whether commits would wait for us.
-func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error) {
-	sample := Sample{At: time.Now()}
+// holderLimits say which transaction is the reason why WAL is kept.
+type holderLimits struct {
+	bytes int64         // that the slot keeps beside what is unconfirmed
+	age   time.Duration // of the transaction, at least
+}
+
+// readSample reads the slot, and whether commits would wait for us. The question
+// is another query of one text or none, and the answer is what it gave. What it
+// sees was committed before InsertLSN: a statement takes its snapshot first.
+func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string, limits holderLimits) (sample Sample, answer string, err error) {
+	sample.At = time.Now()
+	name := c.Slot
 	var (
 		slot                                 SlotLag
 		end, insert, confirmed, restart      lsn
@@ -142,55 +162,77 @@ func readSample(ctx context.Context, conn *pgx.Conn, name string) (Sample, error
 		otherName                            *string
 		other                                OtherSlot
 		otherRestart                         lsn
+		otherInactive                        *time.Time
+		publicationState                     string
+		holder, answered                     *string
 	)
-	err := conn.QueryRow(ctx, sampleSQL(pg.ServerVersion(conn.PgConn())), name).Scan(&sample.Recovery, &end, &insert, &timeline, &names, &application,
+	err = conn.QueryRow(ctx, sampleSQL(pg.ServerVersion(conn.PgConn()), question),
+		c.Publication, c.Table.Schema, c.Table.Name, name, limits.bytes, limits.age.Seconds(),
+	).Scan(&sample.Recovery, &end, &insert, &timeline, &names, &application,
 		&database, &slot.Name, &kind, &plugin, &slotDatabase,
 		&slot.Active, &slot.ActivePID, &slot.WALStatus,
 		&confirmed, &restart, &slot.SafeWALSize,
 		&inactive, &slot.InvalidationReason,
 		&sends, &started, &reply,
 		&spilled[0], &spilled[1], &spilled[2],
-		&otherName, &other.Kind, &other.Database, &other.Active, &otherRestart)
+		&otherName, &other.Kind, &other.Database, &other.Active, &otherRestart, &otherInactive,
+		&publicationState, &holder, &answered)
 	if err != nil {
-		return sample, fmt.Errorf("read slot %q: %w", name, err)
+		return sample, "", fmt.Errorf("read slot %q: %w", name, err)
+	}
+	if answered != nil {
+		answer = *answered
 	}
 	sample.WALEnd, sample.InsertLSN = cdc.LSN(end), cdc.LSN(insert)
 	if timeline != nil {
 		n, err := strconv.ParseUint(*timeline, 16, 32)
 		if err != nil {
-			return sample, fmt.Errorf("read the timeline: %w", err)
+			return sample, "", fmt.Errorf("read the timeline: %w", err)
 		}
 		sample.Timeline = uint32(n)
-	}
-	if !sample.Recovery {
-		sample.Problem = synchronousFault(names, application)
 	}
 	if otherName != nil {
 		other.Name, other.RestartLSN = *otherName, cdc.LSN(otherRestart)
 		other.RetainedBytes = behind(sample.WALEnd, other.RestartLSN)
+		other.InactiveSince = timeOrZero(otherInactive)
 		sample.Other = &other
 	}
-	if slot.Name == "" {
-		return sample, nil
+	var problems []error
+	if !sample.Recovery {
+		problems = append(problems, synchronousFault(names, application))
 	}
-	if err := foreign(slot.Name, kind, plugin, slotDatabase, database); err != nil {
-		sample.Foreign = true
-		if sample.Problem == nil {
-			sample.Problem = err
+	if slot.Name != "" {
+		err := foreign(slot.Name, kind, plugin, slotDatabase, database)
+		sample.Foreign = err != nil
+		problems = append(problems, err)
+		slot.InactiveSince = timeOrZero(inactive)
+		if sends {
+			slot.Sender = &Sender{Started: timeOrZero(started), LastReply: timeOrZero(reply)}
+		}
+		if spilled[0] != nil && spilled[1] != nil && spilled[2] != nil {
+			slot.Spill = &Spill{Transactions: *spilled[0], Times: *spilled[1], Bytes: *spilled[2]}
+		}
+		slot.ConfirmedFlush, slot.RestartLSN = cdc.LSN(confirmed), cdc.LSN(restart)
+		slot.UnconfirmedBytes = behind(sample.WALEnd, slot.ConfirmedFlush)
+		slot.RetainedBytes = behind(sample.WALEnd, slot.RestartLSN)
+		sample.Slot = &slot
+	}
+	var published publication
+	if err := json.Unmarshal([]byte(publicationState), &published); err != nil {
+		return sample, "", fmt.Errorf("read the publication %q: %w", c.Publication, err)
+	}
+	problems = append(problems, published.verify(c))
+	sample.Problem = cmp.Or(problems...)
+	if holder != nil {
+		h := &Holder{}
+		if err := json.Unmarshal([]byte(*holder), h); err != nil {
+			return sample, "", fmt.Errorf("read the oldest transaction: %w", err)
+		}
+		if h.PID != 0 || h.GID != "" {
+			sample.Holder = h
 		}
 	}
-	slot.InactiveSince = timeOrZero(inactive)
-	if sends {
-		slot.Sender = &Sender{Started: timeOrZero(started), LastReply: timeOrZero(reply)}
-	}
-	if spilled[0] != nil && spilled[1] != nil && spilled[2] != nil {
-		slot.Spill = &Spill{Transactions: *spilled[0], Times: *spilled[1], Bytes: *spilled[2]}
-	}
-	slot.ConfirmedFlush, slot.RestartLSN = cdc.LSN(confirmed), cdc.LSN(restart)
-	slot.UnconfirmedBytes = behind(sample.WALEnd, slot.ConfirmedFlush)
-	slot.RetainedBytes = behind(sample.WALEnd, slot.RestartLSN)
-	sample.Slot = &slot
-	return sample, nil
+	return sample, answer, nil
 }
 
 // behind is the distance from a position to the end: 0 for no position, and for

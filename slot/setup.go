@@ -152,7 +152,7 @@ func (s *Source) teardownPublication(ctx context.Context, conn *pgx.Conn) (dropp
 	switch {
 	case err != nil:
 		return false, err
-	case !state.exists:
+	case !state.Exists:
 		return false, nil
 	case state.foreign():
 		return false, &fault.Error{

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/stagedoor/walrelay/internal/health"
 	"github.com/stagedoor/walrelay/internal/web"
 	"github.com/stagedoor/walrelay/outbox"
@@ -34,12 +32,12 @@ type observer struct {
 	log        *slog.Logger
 	purger     *outbox.Purger
 	thresholds health.Thresholds
+	started    time.Time // of the process
 
 	mu        sync.Mutex
 	machine   health.Machine
 	sampled   slot.Sample // the last look that saw something
 	slot      *health.Slot
-	timeline  uint32 // of the server that the monitor sees; 0 for a standby
 	pinnedBy  string
 	leftover  *health.Slot // a relay's slot beside a poller
 	warnedAt  time.Time    // of it
@@ -49,6 +47,7 @@ type observer struct {
 	awayError string
 	age       time.Duration // of the oldest unmarked row that is not on the stream
 	ageAt     time.Time     // when that was seen; zero when it is not known
+	witness   *health.Witness
 }
 
 // watch runs the monitor until ctx ends.
@@ -57,7 +56,7 @@ func (o *observer) watch(ctx context.Context, m *slot.Monitor, beat func()) erro
 	if o.relay == nil {
 		every = pollLookEvery // beside ten looks a second
 	}
-	return m.Run(ctx, every, o.look, func(s slot.Sample) {
+	return m.Run(ctx, every, &rowsLook{observer: o}, func(s slot.Sample) {
 		beat()
 		o.take(s)
 	}, o.hangUp)
@@ -70,69 +69,91 @@ func (o *observer) hangUp(reason error) {
 	}
 }
 
-// look reads the age of the oldest unpublished row on the monitor's connection,
-// and has the table check the stream.
-func (o *observer) look(ctx context.Context, conn *pgx.Conn) error {
-	return errors.Join(o.lookAge(ctx, conn), o.witness(ctx, conn))
+// rowsLook is the table's part of one look: the age of the oldest row that is
+// not published, and the table's word against the slot's.
+type rowsLook struct {
+	*observer
+	witness *relay.Witness // nil where there is none
+	again   []string       // rows that the witness looks at again
+	look    bool           // it looks anew
+	err     error
 }
+
+var _ slot.Table = (*rowsLook)(nil)
 
 // witnessed is how many unmarked rows are looked at, the oldest ones.
 const witnessed = 100
 
-// witness looks at the oldest rows that are not marked, and again when what is
-// confirmed has passed them.
-func (o *observer) witness(ctx context.Context, conn *pgx.Conn) error {
-	if o.relay == nil {
-		return nil // it is the poller that goes by the marks
+// Question implements slot.Table.
+func (l *rowsLook) Question() (sql string) {
+	l.witness, l.again, l.look = nil, nil, false
+	if l.relay != nil { // a poller goes by the marks itself
+		l.witness = l.relay.Witness()
 	}
-	w := o.relay.Witness()
-	if w == nil {
-		return nil
+	if l.witness != nil {
+		l.again, l.look = l.witness.Due()
 	}
-	o.mu.Lock()
-	same := o.timeline == w.Timeline()
-	o.mu.Unlock()
-	if !same {
-		return nil // this is another server than the one that is streamed from
+	sql, l.err = l.table.Look(witnessed, l.status().WaitingIDs, l.again)
+	return sql
+}
+
+// Answer implements slot.Table.
+func (l *rowsLook) Answer(text string, s slot.Sample, err error) error {
+	if err == nil {
+		err = l.err
 	}
-	again, look := w.Due()
-	switch {
-	case len(again) > 0:
-		unmarked, err := o.table.StillUnmarked(ctx, conn, again)
-		if err != nil {
-			return err
-		}
-		w.LookedAgain(unmarked)
-	case look:
-		unmarked, end, err := o.table.OldestUnmarked(ctx, conn, witnessed, o.status().WaitingIDs)
-		if err != nil {
-			return err
-		}
-		w.Looked(unmarked, end)
+	seen, wrong := l.table.Saw(text)
+	if err == nil {
+		err = wrong
 	}
+	if err != nil {
+		l.seen(0, time.Time{})
+		return l.table.Unseen(err)
+	}
+	at := time.Now()
+	if l.table.Marks() == outbox.MarkNone || l.relay == nil && !l.table.KnowsAge() {
+		at = time.Time{} // nobody knows; a poller knows only of rows that it has seen
+	}
+	l.seen(seen.Age, at)
+	l.testify(seen, s)
 	return nil
 }
 
-// lookAge reads the age of the oldest unpublished row.
-func (o *observer) lookAge(ctx context.Context, conn *pgx.Conn) error {
-	age, at, err := time.Duration(0), time.Time{}, error(nil)
-	if o.table.Marks() != outbox.MarkNone {
-		var found bool
-		age, found, err = o.table.OldestUnpublished(ctx, conn, o.status().WaitingIDs)
-		if err == nil {
-			at = time.Now()
-		}
-		if o.relay == nil && !o.table.KnowsAge() {
-			at = time.Time{} // a poller knows only of rows that it has seen
-		}
-		if !found {
-			age = 0
-		}
-	}
+// seen keeps the age of the oldest row; at is zero where that is not known.
+func (o *observer) seen(age time.Duration, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.age, o.ageAt = age, at
-	return err
+}
+
+// testify tells the witness what was seen, unless that is of another server than
+// the one that is streamed from, or of a standby, which does not tell how far it
+// has written.
+func (l *rowsLook) testify(seen outbox.Looked, s slot.Sample) {
+	w := l.witness
+	if w == nil || s.Timeline == 0 || s.Timeline != w.Timeline() {
+		l.testified(nil)
+		return
+	}
+	switch {
+	case len(l.again) > 0:
+		w.LookedAgain(seen.Still)
+		l.testified(&health.Witness{LookedAt: known(s.At)})
+	case l.look:
+		w.Looked(seen.Unmarked, s.InsertLSN)
+		doc := &health.Witness{LookedAt: known(s.At), Unmarked: len(seen.Unmarked)}
+		if len(seen.Unmarked) > 0 {
+			doc.Until = &s.InsertLSN
+		}
+		l.testified(doc)
+	}
+}
+
+// testified keeps what the witness last said; nil where there is none.
+func (o *observer) testified(w *health.Witness) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.witness = w
 }
 
 // take keeps a sample. A problem that would lose rows, or slow the writers
@@ -145,14 +166,13 @@ func (o *observer) take(s slot.Sample) {
 			o.awaySince = s.At
 		}
 		o.awayError = s.Err.Error()
-		o.timeline = 0 // the next connection may lead to another server
 		return
 	}
 	o.awaySince, o.awayError = time.Time{}, ""
-	o.timeline, o.sampled = s.Timeline, s
+	o.sampled = s
 	o.unseen = ""
-	if s.Oldest != nil {
-		o.unseen = s.Oldest.Error()
+	if s.Unseen != nil {
+		o.unseen = s.Unseen.Error()
 	}
 	if o.relay == nil {
 		o.leave(healthSlot(s.Slot))
@@ -196,6 +216,14 @@ func healthSlot(lag *slot.SlotLag) *health.Slot {
 		ConfirmedFlush: lag.ConfirmedFlush, Restart: lag.RestartLSN,
 		SafeWALSize:   lag.SafeWALSize,
 		InactiveSince: lag.InactiveSince, InvalidationReason: lag.InvalidationReason,
+		ActivePID: lag.ActivePID,
+	}
+	if lag.Sender != nil {
+		s.Sender = &health.Sender{Started: known(lag.Sender.Started), LastReply: known(lag.Sender.LastReply)}
+	}
+	if lag.Spill != nil {
+		spill := health.Spill(*lag.Spill)
+		s.Spill = &spill
 	}
 	if lag.ConfirmedFlush != 0 {
 		s.UnconfirmedBytes = &lag.UnconfirmedBytes
@@ -213,8 +241,18 @@ func otherSlot(o *slot.OtherSlot) *health.Other {
 	}
 	return &health.Other{
 		Name: o.Name, Kind: o.Kind, Database: o.Database, Active: o.Active,
-		Restart: o.RestartLSN, RetainedBytes: o.RetainedBytes,
+		Restart: o.RestartLSN, RetainedBytes: o.RetainedBytes, InactiveSince: known(o.InactiveSince),
 	}
+}
+
+// known is a time as a document has it: nil for zero, and without a monotonic
+// clock.
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC().Round(0)
+	return &t
 }
 
 // health judges by what is known now. It waits for nothing.
@@ -247,6 +285,16 @@ func (o *observer) health() health.Document {
 		Slot:               o.slotNow(s),
 		OldestAge:          o.oldest(now, s),
 		Published:          s.Published,
+		RedisSeenAt:        s.SinkSeenAt,
+		RedisStopped:       s.SinkStopped,
+		Started:            o.started,
+		Connections:        s.Connections,
+	}
+	if !s.Connected.IsZero() {
+		in.Connection = &health.Connection{
+			Since: known(s.Connected), LastReceive: known(s.LastReceive), LastStatus: known(s.LastStatus),
+		}
+		in.Witness = o.witness
 	}
 	if s.Role == relay.RoleBackfill {
 		in.BackfillProgress = s.Progress
@@ -261,12 +309,8 @@ func (o *observer) health() health.Document {
 			in.Problems = append(in.Problems, o.problem.Error())
 		}
 	}
-	if s.SinkStopped {
-		// One reason, not a second one for being away.
-		in.RedisAwaySince, in.RedisError = time.Time{}, ""
-		if !slices.Contains(in.Problems, s.SinkProblem) {
-			in.Problems = append(in.Problems, s.SinkProblem)
-		}
+	if s.SinkStopped && !slices.Contains(in.Problems, s.SinkProblem) {
+		in.Problems = append(in.Problems, s.SinkProblem)
 	}
 	if s.MarksRefused {
 		in.MarksRefused = s.MarksProblem

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/stagedoor/walrelay/internal/health"
 	"github.com/stagedoor/walrelay/internal/web"
@@ -55,7 +56,7 @@ func (pollCmd) Run(ctx context.Context, p *process) error {
 		OnStep:          p.onStep,
 		Log:             p.log,
 	})
-	o := &observer{status: poller.Status, table: rows, log: p.log, thresholds: health.Thresholds{AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical}}
+	o := &observer{status: poller.Status, table: rows, log: p.log, started: time.Now(), thresholds: health.Thresholds{AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical}}
 	return serve(ctx, p, o, loops, slot.NewLeftoverMonitor(slotConfig(cfg), p.log), poller.Run)
 }
 

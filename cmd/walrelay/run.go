@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -62,7 +63,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		OnStep:          p.onStep,
 		Log:             p.log,
 	})
-	o := &observer{status: r.Status, relay: r, table: rows, log: p.log, thresholds: health.Thresholds{
+	o := &observer{status: r.Status, relay: r, table: rows, log: p.log, started: time.Now(), thresholds: health.Thresholds{
 		AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical,
 		LagWarn: int64(cfg.LagWarn), LagCritical: int64(cfg.LagCritical),
 		RunwayCritical: cfg.RunwayCritical, DiskBudget: int64(cfg.DiskBudget),

@@ -24,6 +24,33 @@ func (d *db) connectAs(user string) *pgx.Conn {
 	return conn
 }
 
+// look asks as the monitor does: in one statement, in which the end of the WAL
+// may be read before the rows are.
+func (d *db) look(table *Table, limit int, except, again []string) (Looked, cdc.LSN) {
+	d.t.Helper()
+	sql, err := table.Look(limit, except, again)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if sql == "" {
+		return Looked{}, 0
+	}
+	results, err := d.conn.PgConn().Exec(d.ctx(), noScan+"SELECT pg_current_wal_insert_lsn(), ("+sql+")").ReadAll()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	row := results[len(results)-1].Rows[0]
+	end, err := cdc.ParseLSN(string(row[0]))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	seen, err := table.Saw(string(row[1]))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return seen, end
+}
+
 func TestWhichRowsAreUnmarked(t *testing.T) {
 	shared := newDB(t)
 	const rows = `INSERT INTO outbox (id, kind, payload, published_at) SELECT n, 'k', '{}', CASE WHEN n % 2 = 0 THEN now() END
@@ -52,16 +79,13 @@ func TestWhichRowsAreUnmarked(t *testing.T) {
 				d.exec(test.sql)
 			}
 			table := d.checked(Config{Mark: test.mark})
-			ids, end, err := table.OldestUnmarked(d.ctx(), d.conn, 4, nil)
-			if got := strings.Join(ids, " "); got != test.oldest || err != nil {
-				t.Errorf("unmarked %q, %v, want %q", got, err, test.oldest)
+			seen, end := d.look(table, 4, nil, nil)
+			if got := strings.Join(seen.Unmarked, " "); got != test.oldest || seen.Still != nil {
+				t.Errorf("unmarked %q, still %q, want %q", got, seen.Still, test.oldest)
 			}
 			now, err := cdc.ParseLSN(d.text("SELECT pg_current_wal_insert_lsn()"))
 			if err != nil || end > now || (end == 0) != (test.mark == MarkNone) {
 				t.Errorf("the WAL ended at %s, now at %s, %v", end, now, err)
-			}
-			if on := d.text("SHOW enable_seqscan"); on != "on" {
-				t.Errorf("the session keeps enable_seqscan = %s", on)
 			}
 			if strings.HasPrefix(test.sql, "ALTER TABLE outbox DROP published_at") {
 				d.exec("DELETE FROM outbox WHERE id = 3")
@@ -69,13 +93,10 @@ func TestWhichRowsAreUnmarked(t *testing.T) {
 				d.exec("UPDATE outbox SET published_at = now() WHERE id = 3")
 			}
 			d.exec("DELETE FROM outbox WHERE id = 5")
-			still, err := table.StillUnmarked(d.ctx(), d.conn, []string{"2", "3", "5", "7", "99"})
-			slices.Sort(still)
-			if got := strings.Join(still, " "); got != test.then || err != nil {
-				t.Errorf("still unmarked %q, %v, want %q", got, err, test.then)
-			}
-			if still, err := table.StillUnmarked(d.ctx(), d.conn, nil); len(still) > 0 || err != nil {
-				t.Errorf("of nothing %q, %v are unmarked", still, err)
+			seen, _ = d.look(table, 4, nil, []string{"2", "3", "5", "7", "99"})
+			slices.Sort(seen.Still)
+			if got := strings.Join(seen.Still, " "); got != test.then {
+				t.Errorf("still unmarked %q, want %q", got, test.then)
 			}
 		})
 	}
@@ -100,11 +121,8 @@ func TestUnmarkedRowsLieBeforeTheEnd(t *testing.T) {
 	}()
 	first := map[string]cdc.LSN{} // the end that came when a row was seen first
 	for len(first) < n && !t.Failed() {
-		ids, end, err := table.OldestUnmarked(d.ctx(), d.conn, n, nil)
-		if err != nil {
-			t.Error(err)
-		}
-		for _, id := range ids {
+		seen, end := d.look(table, n, nil, nil)
+		for _, id := range seen.Unmarked {
 			if _, seen := first[id]; !seen {
 				first[id] = end
 			}
@@ -146,7 +164,11 @@ func TestUnmarkedRowsAreFoundByTheIndex(t *testing.T) {
 				"ANALYZE outbox", "UPDATE outbox SET published_at = NULL WHERE id < 1000", "ANALYZE outbox",
 			} {
 				d.exec(fill)
-				results, err := d.conn.PgConn().Exec(d.ctx(), noScan+"EXPLAIN "+table.oldestUnmarkedSQL(table.checked.Load(), 100, []string{"1", "2"})).ReadAll()
+				sql, err := table.Look(100, []string{"1", "2"}, []string{"7", "8"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				results, err := d.conn.PgConn().Exec(d.ctx(), noScan+"EXPLAIN "+sql).ReadAll()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -158,6 +180,37 @@ func TestUnmarkedRowsAreFoundByTheIndex(t *testing.T) {
 				if strings.Contains(text, "Seq Scan") || strings.Contains(text, "Sort\n") || !strings.Contains(text, "id_idx") {
 					t.Errorf("the plan is\n%s", text)
 				}
+			}
+		})
+	}
+}
+
+// TestIDsOfALookAreTheLogs: a row is told by its id as the log has it, whatever
+// the type, and whatever is in it.
+func TestIDsOfALookAreTheLogs(t *testing.T) {
+	shared := newDB(t)
+	for typ, ids := range map[string][]string{
+		"text":    {`a"b\c'd`, "{id} {table}", "NULL", "ü\n", ""},
+		"char(3)": {"a  "}, "boolean": {"t"}, "numeric": {"1.10"}, "float8": {"0.1", "1e+300"}, "timestamptz": {"2025-03-01 03:00:00+00"},
+		"uuid": {"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
+	} {
+		t.Run(typ, func(t *testing.T) {
+			d := shared.anew(t)
+			d.exec("ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, ALTER id DROP IDENTITY; ALTER TABLE outbox ALTER id TYPE " + typ + " USING NULL::text::" + typ)
+			table := d.checked(Config{Mark: MarkDelete})
+			for _, id := range ids {
+				d.exec("INSERT INTO outbox (id, kind, payload) VALUES (" + cdc.QuoteLiteral(id) + ", 'k', '{}')")
+			}
+			seen, _ := d.look(table, 10, []string{"1"}[:0], ids)
+			for _, got := range [][]string{seen.Unmarked, seen.Still} {
+				slices.Sort(got)
+				slices.Sort(ids)
+				if !slices.Equal(got, ids) {
+					t.Errorf("saw %q, want %q", got, ids)
+				}
+			}
+			if seen, _ := d.look(table, 10, ids, nil); len(seen.Unmarked) > 0 || seen.Found {
+				t.Errorf("but for those it saw %+v", seen)
 			}
 		})
 	}

@@ -1,0 +1,147 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
+	"github.com/stagedoor/walrelay/internal/pg"
+)
+
+// noScan has the rest of a query string, which is one transaction, find its
+// rows by an index, whatever the statistics say.
+const noScan = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off; "
+
+// Looked is what a look at the rows that are not marked saw.
+type Looked struct {
+	// Unmarked are those with the smallest ids, in order. Where marked rows are
+	// deleted all rows count. A row without an id is not among them.
+	Unmarked []string
+	// Age is that of the first of them that tells when it was created, by the
+	// server's clock; Found is false where none does.
+	Age   time.Duration
+	Found bool
+	// Still are those of the rows asked for that are there and not marked.
+	Still []string
+}
+
+// Look is a query of one text, for [Table.Saw], which may be part of another
+// statement. It reads the rows that are not marked with the smallest ids, and
+// looks again at those in again. Those in except are left out: rows that are on
+// the stream and only wait for their mark. It is "" without marks (MarkNone).
+//
+// The index on unmarked ids has the rows at its beginning, in order; the session
+// should not be left to choose a sequential scan.
+func (t *Table) Look(limit int, except, again []string) (sql string, err error) {
+	l := t.checked.Load()
+	switch {
+	case l == nil:
+		return "", errUnchecked
+	case l.marks == MarkNone:
+		return "", nil
+	}
+	fill := func(sql string) string { return t.fill(sql, l.columns[t.mapping.ID].typ) } // not the literals
+	age := "NULL"
+	if t.mapping.CreatedAt != "" {
+		age = "CASE WHEN isfinite(t.{created}) THEN (extract(epoch FROM clock_timestamp() - t.{created}::timestamptz) * 1000000)::bigint END"
+	}
+	still := "NULL::text[]"
+	if len(again) > 0 {
+		still = fill("ARRAY (SELECT DISTINCT "+printedID+" FROM {table} t WHERE t.{id} = ANY (") + literal(again) + fill("::{type}[]) AND "+t.unmarked(l)+")")
+	}
+	// Written so, the ids to leave out are hashed, on every version.
+	return "SELECT json_build_object('still', " + still + ", 'rows', ARRAY (" +
+		fill("SELECT json_build_array("+printedID+", "+age+") FROM {table} t WHERE "+t.unmarked(l)+" AND t.{id} NOT IN (SELECT unnest(") +
+		literal(except) + fill("::{type}[])) ORDER BY t.{id} LIMIT "+strconv.Itoa(limit)) + "))::text", nil
+}
+
+// unmarked is the condition of a row that is not marked.
+func (t *Table) unmarked(l *layout) string {
+	if l.has(t.mapping.PublishedAt) {
+		return "t.{published} IS NULL"
+	}
+	return "true"
+}
+
+// printedID is an id as the log has it: what the type's own output function
+// prints, which a cast to text does not always.
+const printedID = "CASE WHEN t.{id} IS NOT NULL THEN format('%s', t.{id}) END"
+
+// literal is an array of ids as a literal.
+func literal(ids []string) string { return cdc.QuoteLiteral(string(textArray(ids))) }
+
+// Saw reads what a Look gave, "" for nothing.
+func (t *Table) Saw(text string) (seen Looked, err error) {
+	if text == "" {
+		return seen, nil
+	}
+	var answer struct {
+		Still []string `json:"still"`
+		Rows  [][2]any `json:"rows"`
+	}
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&answer); err != nil {
+		return seen, fmt.Errorf("read the rows that are not marked: %w", err)
+	}
+	seen.Still = answer.Still
+	for _, row := range answer.Rows {
+		if id, ok := row[0].(string); ok {
+			seen.Unmarked = append(seen.Unmarked, id)
+		}
+		if micros, ok := row[1].(json.Number); ok && !seen.Found {
+			n, err := micros.Int64()
+			if err != nil {
+				return seen, fmt.Errorf("read the age of a row: %w", err)
+			}
+			// A clock that was set back makes no row younger than now.
+			seen.Age, seen.Found = max(0, time.Duration(n)*time.Microsecond), true
+		}
+	}
+	return seen, nil
+}
+
+// Unseen says what an operator can do about a Look that failed.
+func (t *Table) Unseen(err error) error {
+	switch pg.Code(err) {
+	case "57014": // query_canceled
+		return &fault.Error{
+			Problem: "finding the oldest rows that are not published takes too long, so that it is tried once a minute",
+			Fix:     "an index makes it quick: walrelay check has the SQL",
+			Err:     err,
+		}
+	case "55P03": // lock_not_available
+		return &fault.Error{
+			Problem: "the table is locked",
+			Fix:     fmt.Sprintf("to see by whom: SELECT pid, mode FROM pg_locks WHERE relation = %s::regclass AND mode = 'AccessExclusiveLock';", cdc.QuoteLiteral(t.table.String())),
+			Err:     err,
+		}
+	}
+	return t.explain(err)
+}
+
+// oldestMost is among how many of the oldest rows one is looked for that tells
+// when it was created.
+const oldestMost = 100
+
+// OldestUnpublished is the age of the oldest row that is not marked, as Look has
+// it, but for those in except. It is not found without marks.
+func (t *Table) OldestUnpublished(ctx context.Context, conn *pgx.Conn, except []string) (age time.Duration, found bool, err error) {
+	sql, err := t.Look(oldestMost, except, nil)
+	if err != nil || sql == "" {
+		return 0, false, err
+	}
+	results, err := conn.PgConn().Exec(ctx, noScan+sql).ReadAll()
+	if err != nil {
+		return 0, false, t.Unseen(err)
+	}
+	seen, err := t.Saw(string(results[len(results)-1].Rows[0][0]))
+	return seen.Age, seen.Found, err
+}
