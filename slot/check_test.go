@@ -194,8 +194,17 @@ func TestCheckOfSettings(t *testing.T) {
 	wantFinding(t, found, "synchronous_standby_names", finding.Fail, "matches the application name", "ALTER SYSTEM SET synchronous_standby_names")
 	wantFinding(t, found, "wal_sender_timeout", finding.Warn, "500ms", "ALTER SYSTEM SET wal_sender_timeout")
 	wantFinding(t, found, "max_slot_wal_keep_size", finding.OK, "1GB", "")
+	noSenders := func() {
+		t.Helper()
+		// The server counts a sender for a moment after its client has left.
+		eventually(t, "the sender has ended", func() bool {
+			return w.value(`SELECT count(*) FROM pg_stat_get_wal_senders()`) == "0"
+		})
+	}
+	noSenders()
 	wantFinding(t, w.findings(cdc.Stream), "max_replication_slots", finding.Warn, "", "")
 
+	noSenders()
 	s := w.source().session() // has the only sender
 	if err := s.connect(w.ctx()); err != nil {
 		t.Fatal(err)
