@@ -23,6 +23,11 @@ type Sample struct {
 	Timeline  uint32  // that the server writes to
 	InsertLSN cdc.LSN // the end of the WAL that it has in memory
 
+	// FullPages is how many full pages the server has put into WAL, since its
+	// statistics were reset; nil before PostgreSQL 14.
+	FullPages       *int64
+	CheckpointEvery time.Duration // checkpoint_timeout
+
 	Slot    *SlotLag // nil where there is none
 	Foreign bool     // it is another program's, or of another database
 	// Other is the other slot that the server keeps the most WAL for; nil where
@@ -103,10 +108,11 @@ type OtherSlot struct {
 // The oldest transaction is looked for only where the slot keeps much more WAL
 // than is unconfirmed: that reads all locks of the server.
 func sampleSQL(version int, question string) string {
-	spill, spills := `NULL::bigint, NULL::bigint, NULL::bigint`, ``
+	spill, spills, pages := `NULL::bigint, NULL::bigint, NULL::bigint`, ``, `NULL::bigint`
 	if version >= 140000 {
 		spill = `t.spill_txns, t.spill_count, t.spill_bytes`
 		spills = `LEFT JOIN pg_stat_replication_slots t ON t.slot_name = s.slot_name::text`
+		pages = `(SELECT wal_fpi FROM pg_stat_wal)`
 	}
 	return `
 	WITH slots AS MATERIALIZED (SELECT * FROM pg_replication_slots)
@@ -117,6 +123,7 @@ func sampleSQL(version int, question string) string {
 		(to_jsonb(s) ->> 'inactive_since')::timestamptz, coalesce(to_jsonb(s) ->> 'invalidation_reason', ''),
 		r.pid IS NOT NULL, r.backend_start, r.reply_time,
 		` + spill + `,
+		` + pages + `, extract(epoch FROM current_setting('checkpoint_timeout')::interval)::bigint,
 		o.slot_name, coalesce(o.slot_type, ''), coalesce(o.database, ''), coalesce(o.active, false), o.restart_lsn::text,
 		(to_jsonb(o) ->> 'inactive_since')::timestamptz,
 		(` + publicationSQL(version) + `),
@@ -159,6 +166,7 @@ func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string,
 		inactive, started, reply             *time.Time
 		sends                                bool
 		spilled                              [3]*int64
+		round                                int64 // seconds
 		otherName                            *string
 		other                                OtherSlot
 		otherRestart                         lsn
@@ -175,6 +183,7 @@ func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string,
 		&inactive, &slot.InvalidationReason,
 		&sends, &started, &reply,
 		&spilled[0], &spilled[1], &spilled[2],
+		&sample.FullPages, &round,
 		&otherName, &other.Kind, &other.Database, &other.Active, &otherRestart, &otherInactive,
 		&publicationState, &holder, &answered)
 	if err != nil {
@@ -183,6 +192,7 @@ func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string,
 	if answered != nil {
 		answer = *answered
 	}
+	sample.CheckpointEvery = time.Duration(round) * time.Second
 	sample.WALEnd, sample.InsertLSN = cdc.LSN(end), cdc.LSN(insert)
 	if timeline != nil {
 		n, err := strconv.ParseUint(*timeline, 16, 32)

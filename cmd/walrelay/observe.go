@@ -277,6 +277,8 @@ func (o *observer) health() health.Document {
 		SampledAt:          o.sampled.At,
 		WALEnd:             o.sampled.WALEnd,
 		Timeline:           o.sampled.Timeline,
+		FullPages:          o.sampled.FullPages,
+		CheckpointEvery:    o.sampled.CheckpointEvery,
 		Other:              otherSlot(o.sampled.Other),
 		SlotPinnedBy:       o.pinnedBy,
 		Healing:            s.Healing,

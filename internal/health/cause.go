@@ -91,7 +91,7 @@ func (j *judgement) slow() string {
 		return ""
 	}
 	recent := m.history.last(paceSpan)
-	if !m.heldAt.IsZero() && len(recent.points) > 0 && !m.heldAt.Before(recent.points[0].at) {
+	if !m.hold.last.IsZero() && len(recent.points) > 0 && !m.hold.last.Before(recent.points[0].at) {
 		return "The relay goes on after it was held up, and has yet to catch up."
 	}
 	in, known := recent.written()

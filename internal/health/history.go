@@ -8,15 +8,19 @@ import (
 
 const (
 	// rateSpan is over how long rates are taken: long enough to even out what
-	// comes in bursts, such as full pages after a checkpoint.
+	// comes in small bursts.
 	rateSpan = 2 * time.Minute
 	// rateLeast is how much of it must have been seen.
 	rateLeast = 9 * time.Second
 	// rateGap is how far two samples may be apart. What the server did in a
 	// longer gap says nothing of now.
 	rateGap = 30 * time.Second
+	// roundUsual is how long a round of checkpoints takes where that is not known,
+	// and roundMost how long a longer one is taken to be.
+	roundUsual = 5 * time.Minute
+	roundMost  = time.Hour
 	// pointsMost bounds the memory, whatever the interval of the samples.
-	pointsMost = 600
+	pointsMost = 720
 )
 
 // point is where the WAL was at one sample. A position of zero is not known.
@@ -27,11 +31,16 @@ type point struct {
 	confirmed cdc.LSN // of our slot
 	restart   cdc.LSN // of our slot
 	pinned    cdc.LSN // from which on WAL is kept, by whatever slot
+	pages     cdc.LSN // one more than how many full pages were written; no position, and counted like one
 }
 
-// history is the samples of the last minutes. It begins anew when they are not
-// about one server that goes forward: after a failover, a restore, a gap.
-type history struct{ points []point }
+// history is the samples of the last minutes, and at least of a round of
+// checkpoints. It begins anew when they are not about one server that goes
+// forward: after a failover, a restore, a gap.
+type history struct {
+	points []point
+	round  time.Duration // from one checkpoint to the next
+}
 
 // add takes a sample. One that was taken before is ignored; anew says that what
 // was known does not count any more.
@@ -46,8 +55,8 @@ func (h *history) add(p point) (added, anew bool) {
 		}
 	}
 	h.points = append(h.points, p)
-	old := 0
-	for old < len(h.points)-1 && (p.at.Sub(h.points[old].at) > rateSpan || len(h.points)-old > pointsMost) {
+	old, span := 0, max(h.round, rateSpan)
+	for old < len(h.points)-1 && (p.at.Sub(h.points[old].at) > span || len(h.points)-old > pointsMost) {
 		old++
 	}
 	h.points = append(h.points[:0], h.points[old:]...)
@@ -60,7 +69,16 @@ func (h *history) last(span time.Duration) *history {
 	for from > 0 && h.points[len(h.points)-1].at.Sub(h.points[from-1].at) <= span {
 		from--
 	}
-	return &history{points: h.points[from:]}
+	return &history{points: h.points[from:], round: h.round}
+}
+
+// since is what of it is not before a time.
+func (h *history) since(t time.Time) *history {
+	from := 0
+	for from < len(h.points) && h.points[from].at.Before(t) {
+		from++
+	}
+	return &history{points: h.points[from:], round: h.round}
 }
 
 // written is the rate at which WAL is written, in bytes per second.
@@ -95,6 +113,11 @@ func (h *history) rates() (r Rates) {
 
 // rate is how fast a position moves, since it was last unknown or went back.
 func (h *history) rate(position func(point) cdc.LSN) (bytesPerSecond float64, known bool) {
+	return h.last(rateSpan).slope(position)
+}
+
+// slope is the same over all that is known.
+func (h *history) slope(position func(point) cdc.LSN) (perSecond float64, known bool) {
 	points := h.forward(position)
 	if len(points) < 2 {
 		return 0, false

@@ -86,7 +86,12 @@ type Input struct {
 	SampledAt time.Time
 	WALEnd    cdc.LSN // written by the server so far
 	Timeline  uint32  // of the server
-	Other     *Other  // the other slot that keeps the most WAL; nil for none
+	// FullPages is how many full pages the server has put into WAL, since its
+	// statistics were reset; nil before PostgreSQL 14.
+	FullPages *int64
+	// CheckpointEvery is checkpoint_timeout; 0 when it is not known.
+	CheckpointEvery time.Duration
+	Other           *Other // the other slot that keeps the most WAL; nil for none
 
 	Leftover  *Slot    // beside a poller: a relay's slot; nil where there is none
 	Slot      *Slot    // nil where there is none

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
@@ -17,7 +18,7 @@ type Machine struct {
 	forecast      runway    // at the last sample that gave one
 	forecastAt    time.Time // of that
 	runway        runway    // now
-	heldAt        time.Time // of the last sample at which nothing was confirmed
+	hold          hold
 	inactiveSince time.Time // zero while the slot is active
 	sawActive     bool      // so that the samples tell when that ended
 }
@@ -51,6 +52,10 @@ func (m *Machine) sample(in *Input) {
 	if o := in.Other; o != nil && (p.pinned == 0 || o.Restart < p.pinned) {
 		p.pinned = o.Restart
 	}
+	if in.FullPages != nil {
+		p.pages = cdc.LSN(*in.FullPages) + 1
+	}
+	m.history.round = min(cmp.Or(in.CheckpointEvery, roundUsual), roundMost)
 	added, anew := m.history.add(p)
 	if !added {
 		return
@@ -63,15 +68,11 @@ func (m *Machine) sample(in *Input) {
 	case m.inactiveSince.IsZero():
 		m.inactiveSince = in.SampledAt
 	}
-	if anew {
+	if ended := m.hold.step(in.SampledAt, held(in, s)); anew || ended {
 		m.forecast = runway{}
 	}
-	held := held(in, s)
-	if held {
-		m.heldAt = in.SampledAt
-	}
 	budgets := budgets(in, s, p)
-	if r := m.history.runway(budgets, held); r.known || len(budgets) == 0 {
+	if r := m.history.runway(budgets, m.hold); r.known || len(budgets) == 0 {
 		m.forecast, m.forecastAt = r, in.SampledAt
 	}
 }
@@ -80,13 +81,13 @@ func (m *Machine) sample(in *Input) {
 func budgets(in *Input, s *Slot, p point) (all []budget) {
 	if s != nil && s.SafeWALSize != nil && s.WALStatus != "lost" {
 		all = append(all, budget{
-			left: *s.SafeWALSize, position: func(p point) cdc.LSN { return p.restart },
+			left: *s.SafeWALSize, position: func(p point) cdc.LSN { return p.restart }, ours: true,
 			what: "max_slot_wal_keep_size has PostgreSQL remove WAL that slot " + quoted(s.Name) + " still needs",
 		})
 	}
 	if most := in.Thresholds.DiskBudget; most > 0 && p.pinned != 0 && p.end >= p.pinned {
 		all = append(all, budget{
-			left: most - int64(p.end-p.pinned), position: func(p point) cdc.LSN { return p.pinned },
+			left: most - int64(p.end-p.pinned), position: func(p point) cdc.LSN { return p.pinned }, ours: p.pinned == p.restart,
 			what: "the WAL that slots keep is more than --disk-budget, " + size(most),
 		})
 	}

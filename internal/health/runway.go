@@ -11,9 +11,9 @@ const (
 	// stillFor is how long a slot's restart_lsn may stand still in the best of
 	// health: PostgreSQL moves it on every fifteen seconds or so.
 	stillFor = 30 * time.Second
-	// stillKnown is the same where it is known that nothing is confirmed. It is
-	// not zero, since Redis is away for a moment now and then.
-	stillKnown = 10 * time.Second
+	// heldFor is how long nothing may be confirmed, for a known reason, before
+	// that is how it goes on: Redis is away for a moment now and then.
+	heldFor = 9 * time.Second
 	// releases is the part of what is written that must be released for the WAL
 	// that is kept to count as not growing.
 	releases = 0.9
@@ -24,16 +24,49 @@ const (
 	endless = 365 * 24 * time.Hour
 )
 
+// hold is when nothing was confirmed, for a known reason.
+type hold struct {
+	since time.Time // the first sample at which that was so; zero where it is not now
+	last  time.Time // the last one
+	ended time.Time // the last one of the hold before, if that went on for heldFor
+}
+
+// step takes whether a sample is held, and reports that a hold ended with the
+// one before.
+func (h *hold) step(at time.Time, held bool) (ended bool) {
+	switch {
+	case held && h.since.IsZero():
+		h.since = at
+	case !held && !h.since.IsZero():
+		if ended = h.last.Sub(h.since) >= heldFor; ended {
+			h.ended = h.last
+		}
+		h.since = time.Time{}
+	}
+	if held {
+		h.last = at
+	}
+	return ended
+}
+
 // growth is how fast the WAL grows that is kept from a position on, in bytes
-// per second.
+// per second. While nothing is confirmed all that is written is kept, and less is
+// written than before, since no row is marked. What was seen meanwhile says
+// nothing of how it goes on afterwards.
 //
-// The position moves on by leaps, so that what is kept goes up and down like the
+// Else the position moves on by leaps, so that what is kept goes up and down like the
 // teeth of a saw in the best of health. What counts is the way from one trough
 // to another; or, where the position stands still for longer than it usually
 // does, the rate of writing. Where less is kept than before, nothing grows.
-func (h *history) growth(position func(point) cdc.LSN, held bool) (bytesPerSecond float64, known bool) {
-	written, known := h.written()
-	points := h.forward(position)
+func (h *history) growth(position func(point) cdc.LSN, hold hold) (bytesPerSecond float64, known bool) {
+	if !hold.since.IsZero() {
+		if h.points[len(h.points)-1].at.Sub(hold.since) < heldFor {
+			return 0, false
+		}
+		return h.outlook(hold.since)
+	}
+	points := h.last(rateSpan).since(hold.ended).forward(position)
+	written, known := h.outlook(hold.ended)
 	if !known || len(points) == 0 {
 		return 0, false
 	}
@@ -55,7 +88,7 @@ func (h *history) growth(position func(point) cdc.LSN, held bool) (bytesPerSecon
 	still := points[len(points)-1].at.Sub(stillSince)
 	kept := func(p point) float64 { return float64(p.end) - float64(position(p)) }
 	switch {
-	case held && still >= stillKnown, still >= max(stillFor, 2*longest):
+	case still >= max(stillFor, 2*longest):
 		return written, true
 	case len(leaps) > 0 && kept(points[len(points)-1]) <= kept(points[0]):
 		return 0, true
@@ -78,6 +111,7 @@ func (h *history) growth(position func(point) cdc.LSN, held bool) (bytesPerSecon
 type budget struct {
 	left     int64
 	position func(point) cdc.LSN // from which on WAL counts
+	ours     bool                // that is our slot's
 	what     string              // for whom it ends
 }
 
@@ -99,15 +133,18 @@ func (r runway) later(d time.Duration) runway {
 	return r
 }
 
-// runway forecasts. held says that it is known why nothing is confirmed. Where
-// one budget is not known, another may be.
-func (h *history) runway(budgets []budget, held bool) runway {
+// runway forecasts. Where one budget is not known, another may be.
+func (h *history) runway(budgets []budget, ours hold) runway {
 	var soonest runway
 	for _, b := range budgets {
 		next := runway{budget: b}
+		hold := hold{}
+		if b.ours {
+			hold = ours
+		}
 		if b.left <= 0 {
 			next.known, next.ends = true, true
-		} else if grows, known := h.growth(b.position, held); known {
+		} else if grows, known := h.growth(b.position, hold); known {
 			next.known = true
 			if s := float64(b.left) / grows; grows > 0 && !math.IsInf(s, 0) && s < endless.Seconds() {
 				next.ends, next.after = true, seconds(s)
