@@ -60,7 +60,6 @@ func (j *judgement) document() Document {
 		Status:    StatusOK,
 		Reasons:   make([]string, len(j.reasons)),
 		Role:      j.in.Role,
-		Ready:     j.ready(),
 		Cause:     nonZero(j.cause()),
 		Slot:      j.in.Slot,
 		OldestAge: j.in.OldestAge,
@@ -86,6 +85,7 @@ func (j *judgement) document() Document {
 	if len(j.reasons) > 0 {
 		d.Status = j.reasons[0].status
 	}
+	d.Ready = j.ready(d.Status)
 	return d
 }
 
@@ -186,13 +186,13 @@ func (j *judgement) marksRefused() {
 }
 
 // ready says that this relay works, or would take over from the one that does.
-func (j *judgement) ready() bool {
+// Levels of age and lag are about the other one then, which it may be there to
+// replace.
+func (j *judgement) ready(status Status) bool {
 	in := &j.in
 	switch in.Role {
 	case RoleStreaming, RolePolling:
-		return in.Streaming
-	case RoleBackfill:
-		return in.StreamingAwaySince.IsZero() || in.StreamingError == ""
+		return in.Streaming && status != StatusCritical
 	case RoleStandby:
 		return j.holder() != "" && in.DatabaseAwaySince.IsZero() && in.RedisAwaySince.IsZero() && len(in.Problems) == 0
 	default:

@@ -12,8 +12,9 @@
 // reason to be restarted and does not show here.
 //
 // /readyz is for whoever replaces one instance by another. 200 {"ready":true,
-// "role":"…"} while the relay works, and while it stands by for another one and
-// reaches PostgreSQL and Redis, so that it could take over; else 503 with the
+// "role":"…"} while the relay streams and is not critical, and while it stands by
+// for another one and reaches PostgreSQL and Redis, so that it could take over,
+// however far behind the other one is; else, such as in a backfill, 503 with the
 // reasons of /healthz.
 //
 // /healthz is for whoever alerts or takes an instance out of service. 200 for
