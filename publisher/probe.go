@@ -101,7 +101,21 @@ func (p *Publisher) CheckKeys(ctx context.Context, key string) []finding.Finding
 	if dead.Level == finding.Fail {
 		dead.Level = finding.Warn // it is for skipped rows alone
 	}
-	return []finding.Finding{commands, p.kind(ctx, "redis_stream", p.streams[0]), dead}
+	return []finding.Finding{commands, p.kind(ctx, "redis_stream", p.streams[0]), dead, p.groupsFinding(ctx)}
+}
+
+// groupsFinding is about what a relay works without: an operator wants to see how
+// far the consumers are.
+func (p *Publisher) groupsFinding(ctx context.Context) finding.Finding {
+	const name = "redis_groups"
+	probes := []probe{{groupsOption, "~" + p.streams[0], []any{"XINFO", "GROUPS", p.streams[0]}, "no such key"}}
+	if lacks, _ := p.try(ctx, probes); len(lacks) > 0 {
+		f := p.denied(name, lacks)
+		f.Level = finding.Warn
+		f.Text += ", so that health and status do not tell how far consumer groups are"
+		return f
+	}
+	return finding.Good(name, "health and status tell how far consumer groups are")
 }
 
 // try runs the probes. What an ACL does not allow is in lacks; err is the first

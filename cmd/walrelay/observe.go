@@ -13,6 +13,7 @@ import (
 	"github.com/stagedoor/walrelay/internal/health"
 	"github.com/stagedoor/walrelay/internal/web"
 	"github.com/stagedoor/walrelay/outbox"
+	"github.com/stagedoor/walrelay/publisher"
 	"github.com/stagedoor/walrelay/relay"
 	"github.com/stagedoor/walrelay/slot"
 )
@@ -31,6 +32,7 @@ type observer struct {
 	table      *outbox.Table
 	log        *slog.Logger
 	purger     *outbox.Purger
+	stream     func(ctx context.Context, groups bool) (publisher.Stream, error) // a look at Redis
 	thresholds health.Thresholds
 	started    time.Time // of the process
 
@@ -48,6 +50,7 @@ type observer struct {
 	age       time.Duration // of the oldest unmarked row that is not on the stream
 	ageAt     time.Time     // when that was seen; zero when it is not known
 	witness   *health.Witness
+	onStream  *health.Stream
 }
 
 // watch runs the monitor until ctx ends.
@@ -287,6 +290,7 @@ func (o *observer) health() health.Document {
 		Slot:               o.slotNow(s),
 		OldestAge:          o.oldest(now, s),
 		Published:          s.Published,
+		Stream:             o.onStream,
 		RedisSeenAt:        s.SinkSeenAt,
 		RedisStopped:       s.SinkStopped,
 		Started:            o.started,

@@ -41,12 +41,13 @@ func (pollCmd) Run(ctx context.Context, p *process) error {
 		return err
 	}
 	defer client.Close()
+	sink := publisher.New(client, cfg.MaxLen, cfg.Stream)
 	rows := outbox.New(outbox.Config{Conn: cfg.Postgres, Table: cfg.Table, Mapping: cfg.Mapping(), Mark: cfg.Mark}, p.log)
 	defer rows.Close()
 	loops := web.NewHeartbeats()
 	poller := relay.NewPoller(relay.PollConfig{
 		Table:           rows.Claimer(),
-		Sink:            publisher.New(client, cfg.MaxLen, cfg.Stream),
+		Sink:            sink,
 		Listen:          listen(cfg, rows),
 		Interval:        cfg.PollInterval,
 		SafetyInterval:  cfg.SafetyInterval,
@@ -56,7 +57,7 @@ func (pollCmd) Run(ctx context.Context, p *process) error {
 		OnStep:          p.onStep,
 		Log:             p.log,
 	})
-	o := &observer{status: poller.Status, table: rows, log: p.log, started: time.Now(), thresholds: health.Thresholds{AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical}}
+	o := &observer{status: poller.Status, table: rows, log: p.log, stream: streamOf(sink, cfg.Stream), started: time.Now(), thresholds: health.Thresholds{AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical}}
 	return serve(ctx, p, o, loops, slot.NewLeftoverMonitor(slotConfig(cfg), p.log), poller.Run)
 }
 

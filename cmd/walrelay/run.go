@@ -43,6 +43,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		return err
 	}
 	defer client.Close()
+	sink := publisher.New(client, cfg.MaxLen, cfg.Stream)
 	rows := outbox.New(outbox.Config{Conn: cfg.Postgres, Table: cfg.Table, Mapping: cfg.Mapping(), Mark: cfg.Mark}, p.log)
 	defer rows.Close()
 	where := slotConfig(cfg)
@@ -52,7 +53,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 	r := relay.New(relay.Config{
 		Source:          source{slot.New(where, p.log), where.Newest, rows},
 		Table:           table{Table: rows, id: cfg.ColumnID, healMargin: cfg.HealMargin},
-		Sink:            publisher.New(client, cfg.MaxLen, cfg.Stream),
+		Sink:            sink,
 		Stream:          cfg.Stream,
 		Key:             func(s cdc.Server) string { return publisher.Key(s.SystemID, s.Database, cfg.Slot) },
 		ManualHeal:      cfg.Heal == "manual",
@@ -63,7 +64,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		OnStep:          p.onStep,
 		Log:             p.log,
 	})
-	o := &observer{status: r.Status, relay: r, table: rows, log: p.log, started: time.Now(), thresholds: health.Thresholds{
+	o := &observer{status: r.Status, relay: r, table: rows, log: p.log, stream: streamOf(sink, cfg.Stream), started: time.Now(), thresholds: health.Thresholds{
 		AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical,
 		LagWarn: int64(cfg.LagWarn), LagCritical: int64(cfg.LagCritical),
 		RunwayCritical: cfg.RunwayCritical, DiskBudget: int64(cfg.DiskBudget),
@@ -93,6 +94,12 @@ func serve(ctx context.Context, p *process, o *observer, loops *web.Heartbeats, 
 		loop := loops.Register("monitor")
 		defer loop.Done()
 		return o.watch(watching, m, loop.Beat)
+	})
+	group.Go(func() error {
+		loop := loops.Register("stream monitor")
+		defer loop.Done()
+		o.watchStream(watching, loop.Beat)
+		return nil
 	})
 	group.Go(func() error {
 		o.tell(watching)

@@ -25,6 +25,7 @@
 //	a row that stays locked, so not marked          warn
 //	wal_status extended                             warn
 //	what holds WAL back                             no level of its own: the bytes have one
+//	consumer groups that are behind                 no level: entries that are on the stream are delivered
 //
 // A threshold is passed when it is reached, and its level is left when the value
 // is below four fifths of it, so that one that swings around it does not ring

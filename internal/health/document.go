@@ -53,6 +53,7 @@ type Document struct {
 	Slot      *Slot    `json:"slot"`
 	OldestAge *float64 `json:"oldest_unpublished_age_seconds"`
 	Published uint64   `json:"published_total"`
+	Stream    *Stream  `json:"stream"` // as last seen; nil when Redis has not told of it
 
 	At      *time.Time `json:"at"`      // when all this was so
 	Started *time.Time `json:"started"` // since when the process runs

@@ -96,6 +96,7 @@ type Input struct {
 	Leftover  *Slot    // beside a poller: a relay's slot; nil where there is none
 	Slot      *Slot    // nil where there is none
 	OldestAge *float64 // seconds, of the oldest unpublished row; nil when no relay can know, 0 when there is none
+	Stream    *Stream  // as last seen; nil when Redis has not told of it
 	Published uint64   // rows, since the process started
 
 	// What follows has no level, and is part of the document.

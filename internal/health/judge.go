@@ -13,6 +13,7 @@ func clean(in Input) Input {
 	in.Slot, in.Leftover = cleanSlot(in.Slot), cleanSlot(in.Leftover)
 	in.Other, in.Connection, in.Witness = copied(in.Other), copied(in.Connection), copied(in.Witness)
 	in.OldestAge = cleanAge(in.OldestAge)
+	in.Stream = cleanStream(in.Stream)
 	if in.Role == "" {
 		in.Role = RoleStarting
 	}
@@ -64,6 +65,7 @@ func (j *judgement) document() Document {
 		Slot:      j.in.Slot,
 		OldestAge: j.in.OldestAge,
 		Published: j.in.Published,
+		Stream:    j.in.Stream,
 
 		At:          moment(j.in.Now),
 		Started:     moment(j.in.Started),

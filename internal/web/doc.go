@@ -40,6 +40,21 @@
 //	  invalidation_reason           null while it is valid, and before PostgreSQL 17
 //	oldest_unpublished_age_seconds  0 when every row is published
 //	published_total                 rows since the process started
+//	stream                          as Redis last told of it; null where it has not, or the Redis user may not look, else
+//	  name                          its key
+//	  length                        entries that it holds
+//	  last_id                       of the last entry it ever got; null before the first
+//	  groups                        null where they are not known, else its consumer groups by name, the 100 that are
+//	                                furthest behind where there are more
+//	    name
+//	    consumers                   number of them
+//	    pending                     entries delivered and not acknowledged
+//	    lag                         entries not delivered yet; null where Redis does not know: before 7.0, and after a
+//	                                deletion of entries that were not delivered
+//	    last_delivered_id           "0-0" before the first
+//	    entries_read                entries delivered so far; null where Redis does not know
+//	  group_count                   all groups; null where they are not known
+//	  groups_error                  why they are not known; null where they are
 //
 // What is not known is null, never zero.
 //

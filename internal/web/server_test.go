@@ -125,7 +125,7 @@ func TestPathsAndMethods(t *testing.T) {
 	const (
 		asJSON = "application/json"
 		asText = "text/plain; charset=utf-8"
-		doc    = `{"status":"ok","reasons":[],"role":"streaming","ready":false,"cause":null,"runway_seconds":null,"slot":null,"oldest_unpublished_age_seconds":null,"published_total":0}` + "\n"
+		doc    = `{"status":"ok","reasons":[],"role":"streaming","ready":false,"cause":null,"runway_seconds":null,"slot":null,"oldest_unpublished_age_seconds":null,"published_total":0,"stream":null}` + "\n"
 	)
 	for _, c := range []struct {
 		method, path string
@@ -197,7 +197,7 @@ func TestHealthIsAnsweredByItsLevel(t *testing.T) {
 	for status, code := range map[health.Status]int{health.StatusOK: 200, health.StatusWarn: 200, health.StatusCritical: 503} {
 		doc = health.Document{Status: status, Reasons: []string{"waits for <idle> & others"}, Role: health.RoleStandby, Published: 3}
 		got := ask(t, "GET", "http://"+s.Addr()+"/healthz")
-		want := `{"status":"` + string(status) + `","reasons":["waits for <idle> & others"],"role":"standby","ready":false,"cause":null,"runway_seconds":null,"slot":null,"oldest_unpublished_age_seconds":null,"published_total":3}` + "\n"
+		want := `{"status":"` + string(status) + `","reasons":["waits for <idle> & others"],"role":"standby","ready":false,"cause":null,"runway_seconds":null,"slot":null,"oldest_unpublished_age_seconds":null,"published_total":3,"stream":null}` + "\n"
 		if got.code != code || got.body != want {
 			t.Errorf("%s: %d %s, want %d %s", status, got.code, got.body, code, want)
 		}
