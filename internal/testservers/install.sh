@@ -1,13 +1,12 @@
 #!/bin/sh
 # Installs what the tests and the demo need on Debian, if anything is missing:
-# the servers, a C compiler for the race detector, make, and the certificates
-# without which Go downloads no module. As root it installs; as anybody else it
-# says what to install, and fails.
+# the servers, promtool for the alert rules, a C compiler for the race detector,
+# make, and the certificates without which Go downloads no module. As root it
+# installs; as anybody else it says what to install, and fails.
 #
-# What Debian's packages do besides is left alone: services that they start
-# listen on ports and in directories that nothing here uses. Only the database
-# cluster that postgresql-15 would create and start is not wanted, so cluster
-# creation is switched off while the package is being installed.
+# Nothing here uses the services that Debian's packages start, nor the database
+# cluster that postgresql-15 creates: while they are being installed, none is
+# started, and cluster creation is switched off.
 set -eu
 
 packages=
@@ -26,6 +25,7 @@ has() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 has_postgres || need postgresql-15
 [ -n "${WALRELAY_TEST_REDIS:-}" ] || has redis-server || need redis-server
 has pgbouncer || need pgbouncer
+has promtool || need prometheus
 has make || need make
 has gcc || need gcc
 [ -e /usr/include/stdlib.h ] || need libc6-dev
@@ -45,12 +45,21 @@ if ! has apt-get; then
 fi
 
 # The package reads its directory of settings before it creates a cluster.
-# Both are removed again, so that the next package does as its owner wants.
+# Whether a service is started, Debian asks a policy; a machine that has one is
+# left to it. What is written here is removed again, so that the next package
+# does as its owner wants.
 settings=/etc/postgresql-common/createcluster.d
+policy=/usr/sbin/policy-rc.d
 mkdir -p "$settings"
-trap 'rm -f "$settings/walrelay.conf"' EXIT
+written="$settings/walrelay.conf"
+trap 'rm -f $written' EXIT
 trap 'exit 1' HUP INT TERM
 echo 'create_main_cluster = false' >"$settings/walrelay.conf"
+if [ ! -e "$policy" ]; then
+	written="$written $policy"
+	printf '#!/bin/sh\nexit 101\n' >"$policy" # "forbidden by policy"
+	chmod 755 "$policy"
+fi
 
 export DEBIAN_FRONTEND=noninteractive
 # A machine that has package lists may have them from long ago: then some
