@@ -10,7 +10,7 @@ import (
 	"github.com/stagedoor/walrelay/cdc"
 )
 
-// Role is what a relay does at the instant.
+// Role is what a relay does at the moment.
 type Role string
 
 // The roles.
@@ -232,7 +232,7 @@ func (s *status) marksWork() (failed bool) {
 	return failed
 }
 
-// snapshot is the status at this instant.
+// snapshot is the status at this moment.
 func (s *status) snapshot() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -52,7 +52,7 @@ func TestRedisAwayUnderLoad(t *testing.T) {
 // Once it is back, health is ok, and the log has both.
 func TestRunwayIsToldWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, worldOptions{settings: map[string]string{"max_slot_wal_keep_size": "2GB"}})
+	w := newWorld(t, worldOptions{settings: map[string]string{"max_slot_wal_keep_size": "256MB"}})
 	p := w.startRelay("--age-warn", "1s", "--age-critical", "10m")
 	p.streams()
 	p.becomes("ready", func(_ int, doc healthDocument) bool { return doc.Ready && doc.Status == "ok" && doc.Cause == "" })

@@ -3,6 +3,8 @@ package health
 import (
 	"fmt"
 	"time"
+
+	"github.com/stagedoor/walrelay/cdc"
 )
 
 // otherLeast is how much WAL another slot must keep, and how many times what
@@ -29,9 +31,9 @@ func (j *judgement) cause() string {
 	case other == "":
 		return own
 	case own == "":
-		return "Another slot is what keeps WAL: " + other + "."
+		return "Another slot is what keeps WAL: " + other
 	}
-	return own[:len(own)-1] + "; but " + other + "."
+	return own + " But another slot keeps more: " + other
 }
 
 // ownCause is why our slot keeps WAL.
@@ -48,28 +50,28 @@ func (j *judgement) ownCause() string {
 	}
 	pinned := ""
 	if in.SlotPinnedBy != "" {
-		pinned = fmt.Sprintf("WAL is held back by %s.", sentence(in.SlotPinnedBy))
+		pinned = "WAL is held back by " + ended(in.SlotPinnedBy)
 		if u, r := in.unconfirmed(), in.retained(); u != nil && r != nil && *r-*u > *u {
 			return pinned
 		}
 	}
 	switch {
 	case len(in.Problems) > 0:
-		return fmt.Sprintf("The line has stopped until somebody acts: %s.", sentence(in.Problems[0]))
+		return "The line has stopped until somebody acts: " + in.Problems[0]
 	case !in.RedisAwaySince.IsZero():
-		return fmt.Sprintf("Redis has been unreachable%s%s, and what is not in Redis is not confirmed.", sinceTime(in.RedisAwaySince), lastError(in.RedisError))
+		return fmt.Sprintf("Redis has been unreachable%s%s: rows that it has not taken are not confirmed, so PostgreSQL keeps their WAL.", sinceTime(in.RedisAwaySince), lastError(in.RedisError))
 	case s != nil && !s.Active && in.Role != RoleStreaming:
 		return fmt.Sprintf("No relay is connected to slot %s%s%s.", quoted(s.Name), j.inactiveSince(), lastError(in.StreamingError))
 	case s != nil && in.Role == RoleStreaming && !in.Streaming, in.Role == RoleStarting && !in.StreamingAwaySince.IsZero() && s != nil:
 		return fmt.Sprintf("The relay has not streamed%s%s.", sinceTime(in.StreamingAwaySince), lastError(in.StreamingError))
 	case in.LockedRow != "":
-		return fmt.Sprintf("Published rows cannot be marked, and so are not confirmed: %s.", sentence(in.LockedRow))
+		return "Published rows cannot be marked, and so are not confirmed: " + ended(in.LockedRow)
 	case in.Waiting != "":
-		return fmt.Sprintf("The slot is not created yet: %s.", sentence(in.Waiting))
+		return "The slot is not created yet: " + ended(in.Waiting)
 	case pinned != "":
 		return pinned
 	case in.Role == RoleBackfill:
-		return fmt.Sprintf("WAL is kept until a backfill has finished: %s.", sentence(in.backfill()))
+		return "WAL is kept until a backfill has finished: " + ended(in.backfill())
 	}
 	return j.slow()
 }
@@ -124,10 +126,18 @@ func (j *judgement) otherCause() string {
 	if o.Database != "" {
 		what += " of database " + quoted(o.Database)
 	}
-	if !o.Active {
-		what += ", which nobody reads,"
+	if o.Active {
+		return fmt.Sprintf("the %s keeps %s, since its reader does not keep up; to see who that is: SELECT * FROM pg_stat_replication;", what, size(o.RetainedBytes))
 	}
-	return fmt.Sprintf("the %s keeps %s", what, size(o.RetainedBytes))
+	since, where := "", ""
+	if o.InactiveSince != nil {
+		since = sinceTime(*o.InactiveSince)
+	}
+	if o.Database != "" {
+		where = "in that database: "
+	}
+	return fmt.Sprintf("the %s, which nobody reads%s, keeps %s; if nobody needs it any more: %sSELECT pg_drop_replication_slot(%s);",
+		what, since, size(o.RetainedBytes), where, cdc.QuoteLiteral(o.Name))
 }
 
 // sinceTime is a time as words; "" when it is not known.

@@ -14,7 +14,8 @@
 //	PostgreSQL refuses the marks                    critical at once
 //	age of the oldest unpublished row >= threshold  warn, critical
 //	unconfirmed or retained bytes >= threshold      warn, critical
-//	runway <= threshold                             critical
+//	runway <= threshold                             warn; critical when it has been so for a minute,
+//	                                                or for a tenth of what is left
 //	Redis, streaming or the monitor's connection    warn at once; critical when away for the
 //	  is away                                       age threshold, or age or lag passed theirs
 //	starting                                        as if streaming were away
@@ -64,6 +65,11 @@
 // what was seen since then counts: a relay that works has rows marked, and so WAL
 // written. Rates are those of one server that goes forward: they begin anew after
 // a failover, a restore, or half a minute without a sample.
+//
+// A Redis that is restarted beside a small budget makes the runway short for a
+// moment. That nobody should be woken for, unless there is no time to wait: with an
+// hour left a minute is, with three minutes left eighteen seconds are, and with
+// none left nothing is.
 //
 // # Reasons
 //

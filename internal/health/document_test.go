@@ -40,7 +40,7 @@ func TestDocumentAsJSON(t *testing.T) {
 	all.Connections = 2
 	all.Witness = &Witness{LookedAt: ptr(now), Unmarked: 3, Until: ptr(cdc.LSN(16))}
 
-	const rest = `"at":"2025-03-01T03:00:00Z","started":null,` +
+	const rest = `"stream":null,"at":"2025-03-01T03:00:00Z","started":null,` +
 		`"rates":{"written_bytes_per_second":null,"confirmed_bytes_per_second":null,"unconfirmed_bytes_per_second":null,"retained_bytes_per_second":null},` +
 		`"other_slot":null,"connection":null,"connections_total":0,` +
 		`"postgresql":{"seen_at":null,"away_since":null,"last_error":null},"redis":{"seen_at":null,"away_since":null,"last_error":null},"witness":null}`
@@ -74,10 +74,10 @@ func TestDocumentAsJSON(t *testing.T) {
 		},
 		{
 			"all there is", all,
-			`{"status":"ok","reasons":[],"role":"streaming","ready":true,"cause":"Redis has been unreachable since 2025-03-01 02:59:57 UTC (last error: WRONGTYPE), and what is not in Redis is not confirmed.","runway_seconds":null,` +
+			`{"status":"ok","reasons":[],"role":"streaming","ready":true,"cause":"Redis has been unreachable since 2025-03-01 02:59:57 UTC (last error: WRONGTYPE): rows that it has not taken are not confirmed, so PostgreSQL keeps their WAL.","runway_seconds":null,` +
 				`"slot":{"name":"walrelay","active":true,"wal_status":"reserved","confirmed_flush_lsn":"0/16B3748","restart_lsn":"0/16B3700","unconfirmed_bytes":0,"retained_bytes":72,"safe_wal_size":null,` +
 				`"inactive_since":"2025-03-01T03:00:00Z","invalidation_reason":"idle_timeout","active_pid":31,"sender":{"started":"2025-03-01T03:00:00Z","last_reply":"2025-03-01T02:59:59Z"},"spill":{"transactions":1,"times":2,"bytes":3}},` +
-				`"oldest_unpublished_age_seconds":0.25,"published_total":7,"at":"2025-03-01T03:00:00Z","started":"2025-03-01T02:00:00Z",` +
+				`"oldest_unpublished_age_seconds":0.25,"published_total":7,"stream":null,"at":"2025-03-01T03:00:00Z","started":"2025-03-01T02:00:00Z",` +
 				`"rates":{"written_bytes_per_second":null,"confirmed_bytes_per_second":null,"unconfirmed_bytes_per_second":null,"retained_bytes_per_second":null},` +
 				`"other_slot":{"name":"replica","type":"physical","database":"","active":false,"restart_lsn":"0/1","retained_bytes":9,"inactive_since":null},` +
 				`"connection":{"since":"2025-03-01T02:59:00Z","last_receive":"2025-03-01T03:00:00Z","last_status_sent":null},"connections_total":2,` +

@@ -205,12 +205,16 @@ func (j *judgement) ready(status Status) bool {
 // levels are the thresholds, which hold in every role.
 func (j *judgement) levels() {
 	limits, s, m := j.in.Thresholds, j.in.Slot, j.machine
-	if r := m.runway; m.short.level() == StatusCritical {
-		if r.after == 0 {
+	if r := m.runway; m.short.level() != StatusOK {
+		from := "from " + duration(limits.RunwayCritical)
+		switch {
+		case r.after == 0:
 			j.say(StatusCritical, "The budget for WAL is used up: %s.", r.budget.what)
-		} else {
+		case !m.dire:
+			j.say(StatusWarn, "At the present rate, in %s %s (critical %s, if that lasts).", duration(r.after), r.budget.what, from)
+		default:
 			j.say(StatusCritical, "At the present rate, in %s %s (critical %s).", duration(r.after), r.budget.what, reached(
-				r.after <= limits.RunwayCritical, "from "+duration(limits.RunwayCritical), "it is more than "+duration(seconds(limits.RunwayCritical.Seconds()/keep))))
+				r.after <= limits.RunwayCritical, from, "it is more than "+duration(seconds(limits.RunwayCritical.Seconds()/keep))))
 		}
 	}
 	if status := m.age.level(); status != StatusOK {
@@ -241,7 +245,7 @@ func (j *judgement) levels() {
 		if j.in.SlotPinnedBy != "" {
 			idle = "; held back by " + j.in.SlotPinnedBy
 		}
-		j.say(status, "PostgreSQL keeps %s of WAL for slot %q (%s)%s.", size(n), s.Name, bytes(status, n), idle)
+		j.say(status, "%s", ended(fmt.Sprintf("PostgreSQL keeps %s of WAL for slot %q (%s)%s", size(n), s.Name, bytes(status, n), idle)))
 	}
 }
 
@@ -271,22 +275,22 @@ func (j *judgement) heldUp() {
 		}
 	}
 	if in.Waiting != "" {
-		j.say(StatusWarn, "The slot is not created yet: %s.", in.Waiting)
+		j.say(StatusWarn, "The slot is not created yet: %s", ended(in.Waiting))
 	}
 	if in.Healing != "" {
-		j.say(StatusWarn, "Rows may be missing, and are being put back: %s.", in.Healing)
+		j.say(StatusWarn, "Rows may be missing, and are being put back: %s", ended(in.Healing))
 	}
 	if in.TableUnseen != "" {
-		j.say(StatusWarn, "The table cannot be looked at, so that its oldest unpublished row is not known, nor whether rows were missed (a partial index on unpublished ids makes it quick, see walrelay setup --create-table --print-sql): %s.", in.TableUnseen)
+		j.say(StatusWarn, "The table cannot be looked at, so that its oldest unpublished row is not known, nor whether rows were missed: %s", in.TableUnseen)
 	}
 	if in.Doubt != "" {
-		j.say(StatusWarn, "An operator has to decide: %s.", in.Doubt)
+		j.say(StatusWarn, "An operator has to decide: %s", ended(in.Doubt))
 	}
 	if in.Leftover != nil {
 		j.say(StatusWarn, "%s.", in.Leftover.AsLeftover())
 	}
 	if in.LockedRow != "" {
-		j.say(StatusWarn, "Published rows cannot be marked, and WAL is not confirmed: %s.", in.LockedRow)
+		j.say(StatusWarn, "Published rows cannot be marked, and WAL is not confirmed: %s", ended(in.LockedRow))
 	}
 }
 
@@ -312,7 +316,7 @@ func (j *judgement) notes() {
 		j.say(StatusOK, "Stands by: %s.", holder)
 	}
 	if in.SlotPinnedBy != "" && j.machine.retained.level() == StatusOK {
-		j.say(StatusOK, "WAL is held back by %s.", in.SlotPinnedBy)
+		j.say(StatusOK, "WAL is held back by %s", ended(in.SlotPinnedBy))
 	}
 }
 

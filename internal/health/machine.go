@@ -18,6 +18,8 @@ type Machine struct {
 	forecast      runway    // at the last sample that gave one
 	forecastAt    time.Time // of that
 	runway        runway    // now
+	shortSince    time.Time // since when it is short; zero while it is not
+	dire          bool      // it has been for long enough to be critical
 	hold          hold
 	inactiveSince time.Time // zero while the slot is active
 	sawActive     bool      // so that the samples tell when that ended
@@ -94,10 +96,10 @@ func budgets(in *Input, s *Slot, p point) (all []budget) {
 	return all
 }
 
-// held says that it is known why nothing is confirmed.
+// held says that it is known why nothing is released.
 func held(in *Input, s *Slot) bool {
 	return s != nil && !s.Active || !in.RedisAwaySince.IsZero() || !in.StreamingAwaySince.IsZero() ||
-		len(in.Problems) > 0 || in.LockedRow != ""
+		len(in.Problems) > 0 || in.LockedRow != "" || in.SlotPinnedBy != ""
 }
 
 // levels steps the latches. A value that is not known has no level.
@@ -124,4 +126,12 @@ func (m *Machine) levels(in *Input) {
 		// How many times it fits into the limit, so that less is more.
 		m.short.step(limit.Seconds()/max(m.runway.after.Seconds(), 1e-3), 0, 1)
 	}
+	switch {
+	case m.short.level() == StatusOK:
+		m.shortSince, m.dire = time.Time{}, false
+		return
+	case m.shortSince.IsZero():
+		m.shortSince = in.Now
+	}
+	m.dire = m.dire || in.Now.Sub(m.shortSince) >= patience(m.runway.after)
 }

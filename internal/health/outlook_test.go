@@ -132,7 +132,7 @@ func TestRunwayIsVoidWhenRedisIsBack(t *testing.T) {
 	l.rest, l.keep = 1e6, 1e9
 	l.run(35 * time.Second)
 	l.in.RedisAwaySince = l.in.Now
-	if doc := l.run(40 * time.Second); doc.Runway == nil || doc.Status != StatusCritical {
+	if doc := l.run(75 * time.Second); doc.Runway == nil || doc.Status != StatusCritical {
 		t.Fatalf("while Redis is away: %+v", doc)
 	}
 	l.in.RedisAwaySince = time.Time{}

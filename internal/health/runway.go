@@ -20,6 +20,10 @@ const (
 	// leapSlack is how much writing the depths of two troughs differ by in the
 	// best of health: a leap is late, and seen late by a sample.
 	leapSlack = 20 * time.Second
+	// shortFor is how long the runway has to be short for that to be critical, and
+	// shortPart the part of what is left of it that is long enough, too.
+	shortFor  = time.Minute
+	shortPart = 10
 	// endless is a runway that nobody needs to know of.
 	endless = 365 * 24 * time.Hour
 )
@@ -122,6 +126,10 @@ type runway struct {
 	after  time.Duration
 	budget budget
 }
+
+// patience is how long a runway that is so short has to be short for that to be
+// critical.
+func patience(after time.Duration) time.Duration { return min(shortFor, after/shortPart) }
 
 // later is what is left of it after a while without another sample, of which
 // there is nothing to be said when it is long. What has not been seen to end has

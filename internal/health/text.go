@@ -56,8 +56,14 @@ func size(n int64) string {
 // quoted puts a name in quotes.
 func quoted(name string) string { return strconv.Quote(name) }
 
-// sentence is a text without its end, for a sentence that goes on.
-func sentence(text string) string { return strings.TrimRight(text, ".;") }
+// ended is a text that ends a sentence. One that ends with a command gets no dot,
+// which would be copied along.
+func ended(text string) string {
+	if strings.HasSuffix(text, ";") || strings.HasSuffix(text, ".") {
+		return text
+	}
+	return text + "."
+}
 
 // oneLine puts a server's text of several lines on one.
 func oneLine(text string) string {

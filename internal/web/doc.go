@@ -38,8 +38,23 @@
 //	  safe_wal_size                 bytes; null without max_slot_wal_keep_size
 //	  inactive_since                time; null while it is active, and before PostgreSQL 17
 //	  invalidation_reason           null while it is valid, and before PostgreSQL 17
+//	  active_pid                    of the process of PostgreSQL that streams
+//	  sender                        that process: started; last_reply, when its client sent its last status; null for none
+//	  spill                         transactions, times, bytes that decoding put on disk; null before PostgreSQL 14
 //	oldest_unpublished_age_seconds  0 when every row is published
 //	published_total                 rows since the process started
+//	at, started                     when all this was so, and since when the process runs
+//	rates                           bytes per second over the last two minutes: written, confirmed, and by how much the
+//	                                lags grow, below zero where they shrink: unconfirmed, retained
+//	other_slot                      that keeps the most WAL beside ours: name, type, database, active, restart_lsn,
+//	                                retained_bytes, inactive_since
+//	connection                      the relay's own replication connection: since, last_receive, last_status_sent; null
+//	                                while it does not stream
+//	connections_total               that streamed, since the process started
+//	postgresql, redis               seen_at, when it last answered (PostgreSQL: the monitor); away_since and last_error,
+//	                                null while it answers
+//	witness                         the oldest rows that are not marked: looked_at, unmarked_rows, and until_lsn, when
+//	                                they are looked at again; null where the table has nothing to testify
 //	stream                          as Redis last told of it; null where it has not, or the Redis user may not look, else
 //	  name                          its key
 //	  length                        entries that it holds
