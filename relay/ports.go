@@ -21,6 +21,8 @@ type Source interface {
 // ordinary connection to the same server beside it.
 type Session interface {
 	Server() cdc.Server
+	// PID is that of the server's process behind the replication connection.
+	PID() int
 	// Slot reads the slot, nil for none.
 	Slot(ctx context.Context) (*cdc.Slot, error)
 	WALEnd(ctx context.Context) (cdc.LSN, error)

@@ -91,6 +91,8 @@ type Relay struct {
 	reported string
 	// lost are the entries that were reported as lost with a database.
 	lost map[string]bool
+	// left is the last connection that streamed.
+	left left
 	// asked is when Redis was last asked while this relay stood by.
 	asked time.Time
 	// healer remembers what went wrong, so that it is not repaired for ever.
@@ -276,9 +278,14 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 		return err
 	}
 	for slot != nil && slot.Active {
-		// Somebody else's: look again until it is not, and judge nothing.
-		r.overtaken()
-		r.standBy(ctx, fmt.Errorf("the slot %q is in use by the PostgreSQL process %d", slot.Name, slot.ActivePID))
+		// Look again until it is not, and judge nothing.
+		if r.left.holds(slot.ActivePID) {
+			r.status.failed(fmt.Sprintf("PostgreSQL has not noticed yet that the last connection of this relay is gone, and has the slot %q in use for it; it does within seconds; to end that at once: SELECT pg_terminate_backend(%d);", slot.Name, slot.ActivePID), false)
+			r.pause(ctx, time.Second)
+		} else {
+			r.overtaken()
+			r.standBy(ctx, fmt.Errorf("the slot %q is in use by the PostgreSQL process %d", slot.Name, slot.ActivePID))
+		}
 		if slot, err = session.Slot(ctx); err != nil {
 			return err
 		}
@@ -308,6 +315,20 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 		return r.backfill(ctx, session)
 	}
 }
+
+// left is a connection that this relay streamed over. Its process may hold the
+// slot for as long as PostgreSQL takes to notice that the other end is gone.
+type left struct {
+	pid   int
+	ended time.Time
+}
+
+// leftFor is how long it may be taken for what holds the slot: longer than
+// PostgreSQL needs, and not as long as its number may take to come again.
+const leftFor = 2 * time.Minute
+
+// holds reports whether it is the process that has the slot in use.
+func (l left) holds(pid int) bool { return pid == l.pid && time.Since(l.ended) < leftFor }
 
 // overtaken forgets what a backfill of this relay went by: another one streams.
 func (r *Relay) overtaken() { r.since = nil }

@@ -24,7 +24,10 @@ type attempts struct {
 	r     *Relay
 	plan  []func(*flow) // of one connection each, the last one for all that follow; nil refuses it
 	at    []time.Time
-	since []Status // of the relay, when it connected and when it received
+	since []Status // of the relay, when it connected, when it received, and when it saw who holds the slot
+
+	holder int       // the process that holds the slot
+	held   time.Time // until then
 }
 
 // Open implements Source.
@@ -40,15 +43,24 @@ func (a *attempts) Open(context.Context) (Session, error) {
 // now is the plan of the current attempt.
 func (a *attempts) now() func(*flow) { return a.plan[min(len(a.at), len(a.plan))-1] }
 
-// Server, Slot, WALEnd, EnsurePublication, SenderTimeout and Close implement
+// Server, PID, Slot, WALEnd, EnsurePublication, SenderTimeout and Close implement
 // Session: all is well.
 func (a *attempts) Server() cdc.Server { return cdc.Server{Timeline: 1} }
+func (a *attempts) PID() int           { return 100 + len(a.at) }
 
-func (a *attempts) Slot(context.Context) (*cdc.Slot, error)       { return &cdc.Slot{Name: "walrelay"}, nil }
 func (a *attempts) WALEnd(context.Context) (cdc.LSN, error)       { return 1000, nil }
 func (a *attempts) EnsurePublication(context.Context, bool) error { return nil }
 func (a *attempts) SenderTimeout() time.Duration                  { return time.Minute }
 func (a *attempts) Close()                                        {}
+
+// Slot implements Session.
+func (a *attempts) Slot(context.Context) (*cdc.Slot, error) {
+	if holder := a.holder; holder != 0 && time.Now().Before(a.held) {
+		a.since = append(a.since, a.r.Status())
+		return &cdc.Slot{Name: "walrelay", Active: true, ActivePID: holder}, nil
+	}
+	return &cdc.Slot{Name: "walrelay"}, nil
+}
 
 // Start implements Session.
 func (a *attempts) Start(context.Context) (Stream, error) {
@@ -69,6 +81,9 @@ func (willing) Load(context.Context, string) (*cdc.Checkpoint, map[string]cdc.St
 func (willing) Append(context.Context, string, cdc.Version, cdc.Checkpoint, []cdc.Event) (cdc.AppendResult, error) {
 	return cdc.AppendResult{Done: true}, nil
 }
+
+// Clock implements Sink.
+func (willing) Clock(context.Context) (time.Time, error) { return time.Now(), nil }
 
 // flow is a connection that delivers its frames, until it ends.
 type flow struct {
@@ -221,4 +236,79 @@ func TestStoppedLineBehindABacklogIsTriedSlowly(t *testing.T) {
 	if last := pauses[len(pauses)-1] - backlog; last < retryMost/2 {
 		t.Errorf("the last of %d pauses is %s: it loops", len(pauses), last)
 	}
+}
+
+// A connection that is gone may hold the slot until PostgreSQL notices. That is
+// no other relay: rows wait.
+func TestSlotThatOurLastConnectionHoldsIsNoOtherRelays(t *testing.T) {
+	for name, theirs := range map[string]int{"ours": 0, "another relay's": 1000} {
+		t.Run(name, func(t *testing.T) {
+			a, _, _ := runAttempts(t, 2*time.Minute, func(f *flow) {
+				lasts(10 * time.Second)(f)
+				if len(f.at) == 1 {
+					f.holder, f.held = f.PID()+theirs, time.Now().Add(30*time.Second)
+				}
+			})
+			ours, standby := 0, 0
+			for _, s := range a.since {
+				if s.Role == RoleStandby {
+					standby++
+				}
+				if s.Role == RoleStarting && !s.AwaySince.IsZero() && strings.Contains(s.Problem, "SELECT pg_terminate_backend(101);") {
+					ours++
+				}
+			}
+			if (ours > 10) != (theirs == 0) || (standby > 10) == (theirs == 0) {
+				t.Errorf("of %d looks, %d say that it is ours, and %d that it is another's", len(a.since), ours, standby)
+			}
+			if a.r.Status().Connections < 2 {
+				t.Error("it does not stream again")
+			}
+		})
+	}
+}
+
+// frozen is a Redis that swallows what is sent and answers nothing, until then.
+type frozen struct {
+	willing
+	until time.Time
+}
+
+// Append implements Sink. What is large may take minutes.
+func (f frozen) Append(context.Context, string, cdc.Version, cdc.Checkpoint, []cdc.Event) (cdc.AppendResult, error) {
+	time.Sleep(time.Until(f.until))
+	return cdc.AppendResult{Done: true}, nil
+}
+
+// Clock implements Sink.
+func (f frozen) Clock(context.Context) (time.Time, error) {
+	if time.Until(f.until) > 0 {
+		time.Sleep(5 * time.Second)
+		return time.Time{}, cdc.ErrNoAnswer
+	}
+	return time.Now(), nil
+}
+
+// A Redis that is frozen is away within seconds, also while it is sent a row that
+// may take minutes.
+func TestRedisThatFreezesUnderALargeRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{Sink: frozen{until: time.Now().Add(2 * time.Minute)}})
+		r.kill = t.Context()
+		written := make(chan error)
+		go func() {
+			w := &writer{relay: r, beat: func() {}}
+			written <- w.write(t.Context(), cdc.Checkpoint{}, []cdc.Event{{Bytes: 50 << 20}})
+		}()
+		time.Sleep(29 * time.Second)
+		if s := r.Status(); s.SinkAwaySince.IsZero() || s.SinkStopped {
+			t.Errorf("after half a minute it is away since %v, stopped %v", s.SinkAwaySince, s.SinkStopped)
+		}
+		if err := <-written; err != nil {
+			t.Error(err)
+		}
+		if s := r.Status(); !s.SinkAwaySince.IsZero() {
+			t.Errorf("it has taken the row, and is away: %s", s.SinkProblem)
+		}
+	})
 }

@@ -106,6 +106,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 	s.writer.current.LastIDs = cp.LastIDs // with the first write
 	r.status.streamingFrom(s)
 	defer r.status.streamingEnded()
+	defer func() { r.left = left{pid: session.PID(), ended: time.Now()} }()
 
 	// What is in flight outlives a stop, for as long as the shutdown may take.
 	group, flight := errgroup.WithContext(r.kill)

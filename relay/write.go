@@ -71,7 +71,7 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 	for {
 		settled := func() {}
 		if large {
-			settled = keepBeating(w.beat)
+			settled = keepBeating(func() { w.beat(); r.askMeanwhile() })
 		}
 		w.sent = time.Now()
 		res, err := r.cfg.Sink.Append(r.kill, w.key, w.held, next, events)
@@ -114,6 +114,14 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 		w.held, w.current = next.Version, next
 		w.current.LastIDs = nil
 		return nil
+	}
+}
+
+// askMeanwhile has Redis show that it is there, while it takes its time for
+// something large: how long that may take tells too late that it is frozen.
+func (r *Relay) askMeanwhile() {
+	if _, err := r.cfg.Sink.Clock(r.kill); errors.Is(err, cdc.ErrNoAnswer) && r.kill.Err() == nil {
+		r.status.sinkFailed(err)
 	}
 }
 

@@ -39,6 +39,9 @@ type Session struct {
 // Server says who answered when the session was opened.
 func (s *Session) Server() cdc.Server { return s.server }
 
+// PID is that of the server's process behind the replication connection.
+func (s *Session) PID() int { return int(s.repl.PID()) }
+
 // SenderTimeout is wal_sender_timeout as in force on the replication
 // connection: the server hangs up on a client that is silent for so long. It is
 // that of the server, but never endless, and 20 seconds at most.
