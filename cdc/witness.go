@@ -9,9 +9,10 @@ type Witness struct {
 	end LSN
 }
 
-// Look notes rows that are not marked. The end is where WAL was inserted when
-// that was read after them: their commits lie before it, also those that the
-// server has not written to its disk yet.
+// Look notes rows that are not marked. The end is where WAL was inserted, read
+// after the snapshot was taken that the rows were seen in, by the same statement
+// or a later one: their commits lie before it, also those that the server has not
+// written to its disk yet.
 func (w *Witness) Look(ids []string, end LSN) { w.ids, w.end = ids, end }
 
 // Due returns the rows that have to be looked at again: what was confirmed has

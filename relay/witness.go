@@ -53,7 +53,7 @@ func (w *Witness) Due() (again []string, look bool) {
 }
 
 // Looked takes the oldest rows that are not marked, and where WAL was inserted
-// when that was read after them.
+// then, see [cdc.Witness.Look].
 func (w *Witness) Looked(unmarked []string, end cdc.LSN) {
 	w.s.witness.mu.Lock()
 	defer w.s.witness.mu.Unlock()
