@@ -354,7 +354,7 @@ func (p *Poller) looked(err error) error {
 // before it is given anything more.
 func (p *Poller) sinkFails(err error) error {
 	p.answered = time.Time{}
-	p.status.sinkFailed(err)
+	p.status.sinkFailed(err, false)
 	p.complain("Redis", err)
 	return err
 }

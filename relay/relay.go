@@ -93,7 +93,7 @@ type Relay struct {
 	lost map[string]bool
 	// left is the last connection that streamed.
 	left left
-	// asked is when Redis was last asked while this relay stood by.
+	// asked is when Redis was last asked while there was nothing to write.
 	asked time.Time
 	// healer remembers what went wrong, so that it is not repaired for ever.
 	healer healer
@@ -199,6 +199,9 @@ func (r *Relay) Run(ctx context.Context) error {
 			r.status.role(RoleStarting)
 			r.status.failed(err.Error(), permanent(err))
 			r.complain("streaming", err)
+			if !errors.Is(err, cdc.ErrNoAnswer) {
+				r.askSink(ctx)
+			}
 			wait := retry.next()
 			if permanent(err) {
 				wait = retryMost // it waits for an operator
@@ -226,8 +229,8 @@ func (r *Relay) standBy(ctx context.Context, why error) {
 	r.pause(ctx, time.Second)
 }
 
-// sinkEvery is how often a relay that stands by asks Redis, to which it writes
-// nothing.
+// sinkEvery is how often a relay asks Redis that has nothing to write to it, since
+// it stands by or PostgreSQL is away.
 const sinkEvery = 5 * time.Second
 
 // askSink has Redis show that it is there, if it did not lately: a relay that
@@ -241,9 +244,9 @@ func (r *Relay) askSink(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		r.status.sinkFailed(err)
+		r.status.sinkFailed(err, true)
 		r.complain("Redis", err)
-	case r.status.sinkWorks():
+	case r.status.sinkAnswers():
 		r.recovered("Redis")
 	}
 }
@@ -370,7 +373,7 @@ func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
 		return s, err
 	}
 	if s.checkpoint, s.streams, err = r.cfg.Sink.Load(ctx, r.cfg.Key(server)); err != nil {
-		r.status.sinkFailed(err)
+		r.status.sinkFailed(err, false)
 		return s, err
 	}
 	if r.status.sinkWorks() {

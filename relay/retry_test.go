@@ -312,3 +312,48 @@ func TestRedisThatFreezesUnderALargeRow(t *testing.T) {
 		}
 	})
 }
+
+// While PostgreSQL is away, Redis is asked: it may go away and come back
+// meanwhile. That it answers is not that it takes what is written.
+func TestRedisIsSeenWhilePostgreSQLIsAway(t *testing.T) {
+	for name, tt := range map[string]struct {
+		failure error
+		back    bool
+	}{
+		"it did not answer":   {cdc.ErrNoAnswer, true},
+		"it refused to write": {errors.New("READONLY"), false},
+		"it was there":        {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &attempts{plan: []func(*flow){nil}}
+				a.r = New(Config{Source: a, Sink: frozen{until: time.Now().Add(30 * time.Second)}, ConfirmDelay: time.Second, ShutdownTimeout: time.Second})
+				if tt.failure != nil {
+					a.r.status.sinkFailed(tt.failure, false)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error)
+				go func() { ended <- a.r.Run(ctx) }()
+				time.Sleep(29 * time.Second)
+				if s := a.r.Status(); s.SinkAwaySince.IsZero() {
+					t.Error("it is not seen that Redis is away")
+				}
+				time.Sleep(29 * time.Second)
+				if s := a.r.Status(); !s.SinkAwaySince.IsZero() || s.SinkSeenAt.IsZero() {
+					t.Errorf("away since %v: %s", s.SinkAwaySince, s.SinkProblem)
+				}
+				if !tt.back {
+					a.r.status.sinkFailed(tt.failure, false)
+					time.Sleep(29 * time.Second)
+					if s := a.r.Status(); s.SinkAwaySince.IsZero() {
+						t.Error("it answers, and so counts as taking what is written")
+					}
+				}
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

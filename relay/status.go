@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -75,6 +76,7 @@ type status struct {
 	now       Status
 	streaming *streaming
 	inFlight  time.Time
+	silent    bool // Redis did not answer when it last failed; else it refused to write
 }
 
 func (s *status) set(change func(*Status)) {
@@ -85,11 +87,14 @@ func (s *status) set(change func(*Status)) {
 
 func (s *status) role(role Role) {
 	s.set(func(now *Status) {
-		now.Role = role
 		now.Waiting, now.Progress, now.Healing = "", "", ""
 		if role != RoleStandby {
 			now.StandingBy = ""
 		}
+		if role == RoleStandby && now.Role != role && !s.silent {
+			now.SinkAwaySince, now.SinkProblem, now.SinkStopped = time.Time{}, "", false // it is another relay's affair
+		}
+		now.Role = role
 		switch role {
 		case RoleStandby, RoleBackfill:
 			now.AwaySince, now.Problem, now.Stopped = time.Time{}, "", false
@@ -200,16 +205,29 @@ func (s *status) published(rows int) {
 	s.inFlight = time.Time{}
 }
 
-func (s *status) sinkFailed(err error) {
+// sinkFailed notes that Redis did not do what it was to; asked says that this was
+// but a question.
+func (s *status) sinkFailed(err error, asked bool) {
 	s.set(func(now *Status) {
 		now.SinkProblem, now.SinkStopped = err.Error(), permanent(err)
+		s.silent = asked || errors.Is(err, cdc.ErrNoAnswer)
 		if now.SinkAwaySince.IsZero() {
 			now.SinkAwaySince = time.Now()
 		}
 	})
 }
 
-// sinkWorks notes that Redis answered, and reports whether it had failed.
+// sinkAnswers notes that Redis answered a question, and reports whether it had
+// failed to. That it takes no writes is not over with that.
+func (s *status) sinkAnswers() (failed bool) {
+	s.mu.Lock()
+	silent := s.silent || s.now.SinkAwaySince.IsZero()
+	s.now.SinkSeenAt = time.Now()
+	s.mu.Unlock()
+	return silent && s.sinkWorks()
+}
+
+// sinkWorks notes that Redis did what it was to, and reports whether it had failed.
 func (s *status) sinkWorks() (failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -92,7 +92,7 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 			} else {
 				r.status.stampRetries.Add(1)
 			}
-			r.status.sinkFailed(err)
+			r.status.sinkFailed(err, false)
 			r.complain("Redis", err)
 			if large {
 				hungUp = w.countHangUps(hungUp, err)
@@ -121,7 +121,7 @@ func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Ev
 // something large: how long that may take tells too late that it is frozen.
 func (r *Relay) askMeanwhile() {
 	if _, err := r.cfg.Sink.Clock(r.kill); errors.Is(err, cdc.ErrNoAnswer) && r.kill.Err() == nil {
-		r.status.sinkFailed(err)
+		r.status.sinkFailed(err, false)
 	}
 }
 
