@@ -114,8 +114,12 @@ func (t *Table) locker(ctx context.Context, id string) (string, int, error) {
 	if pg.Code(err) == "55P03" {
 		return t.tableLocker(ctx)
 	}
-	if err != nil || !held {
+	if err != nil {
 		return "", 0, err
+	}
+	if !held {
+		// Some locks of a table keep rows from being changed, and let them be locked.
+		return t.tableLocker(ctx)
 	}
 	what := fmt.Sprintf("the row with id %s of %s is locked by ", id, t.table)
 	found, err := holders(ctx, conn, holderSQL, []string{xmax}, oid)

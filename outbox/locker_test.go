@@ -57,6 +57,25 @@ func TestLockerNamesTheSession(t *testing.T) {
 	}
 }
 
+// A lock of the whole table keeps its rows from being marked, some of them while
+// the rows could be locked.
+func TestLockerNamesWhoHasTheTable(t *testing.T) {
+	d := newOutbox(t)
+	d.fillOutbox(1)
+	table := d.checked(Config{})
+	holder := d.connect()
+	for _, lock := range []string{"SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE"} {
+		d.on(holder, "BEGIN; LOCK TABLE outbox IN "+lock+" MODE")
+		text, pid, err := table.Locker(d.ctx(), "1")
+		wantLocker(t, text, pid, err, holder, `the table "public"."outbox" is locked by`)
+		d.on(holder, "ROLLBACK")
+	}
+	d.on(holder, "BEGIN; LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE")
+	if text, pid, err := table.Locker(d.ctx(), "1"); text != "" || pid != 0 || err != nil {
+		t.Errorf("nobody keeps it from being marked, and it is locked by %q, %d, %v", text, pid, err)
+	}
+}
+
 func TestLockerNamesSeveralSessions(t *testing.T) {
 	d := newDB(t)
 	d.exec(`CREATE TABLE outbox (id bigint, kind text, payload jsonb, created_at timestamptz DEFAULT now(), published_at timestamptz) PARTITION BY RANGE (id);

@@ -50,6 +50,7 @@ func (s *streaming) mark(flight context.Context) error {
 
 		s.step(StepMark)
 		rows := s.marks.take(markBatch, again)
+		s.status.marksTried()
 		settled := keepBeating(beat)
 		states, err := s.cfg.Table.Mark(flight, rows)
 		settled()

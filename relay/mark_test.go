@@ -77,8 +77,17 @@ func TestMarkerBeatsDuringASlowStatement(t *testing.T) {
 		}
 		s.marks.add(cdc.Mark{ID: "slow", LSN: 1})
 		close(s.published)
+		began := time.Now()
+		time.AfterFunc(20*time.Second, func() {
+			if since := s.status.snapshot().MarksSince; !since.Equal(began) {
+				t.Errorf("no row could be marked since %v, it says since %v", began, since)
+			}
+		})
 		if err := s.mark(t.Context()); err != nil {
 			t.Fatal(err)
+		}
+		if since := s.status.snapshot().MarksSince; !since.IsZero() {
+			t.Errorf("it could be, and it says since %v", since)
 		}
 		if longest > 10*time.Second || time.Since(last) > time.Second {
 			t.Errorf("no beat for %s", max(longest, time.Since(last)))

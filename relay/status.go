@@ -41,6 +41,7 @@ type Status struct {
 
 	MarksRefused bool
 	MarksProblem string
+	MarksSince   time.Time // since when rows were to be marked and none could be; zero while they can
 	LockedRow    string // who locks a row that is to be marked, so that confirming waits, and the command that ends it
 	Waiting      string // what the creation of the slot waits for, and the command that ends it
 	Progress     string // how far a backfill has come
@@ -187,7 +188,7 @@ func (s *status) streamingEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streaming, s.inFlight = nil, time.Time{}
-	s.now.LockedRow = ""
+	s.now.LockedRow, s.now.MarksSince = "", time.Time{}
 }
 
 // publishing notes that a batch is on its way, with the commit of its first row.
@@ -237,6 +238,15 @@ func (s *status) sinkWorks() (failed bool) {
 	return failed
 }
 
+// marksTried notes that rows are to be marked now.
+func (s *status) marksTried() {
+	s.set(func(now *Status) {
+		if now.MarksSince.IsZero() {
+			now.MarksSince = time.Now()
+		}
+	})
+}
+
 func (s *status) marksFailed(err error, refused bool) {
 	s.set(func(now *Status) { now.MarksProblem, now.MarksRefused = err.Error(), refused })
 }
@@ -246,7 +256,7 @@ func (s *status) marksWork() (failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	failed = s.now.MarksProblem != ""
-	s.now.MarksProblem, s.now.MarksRefused = "", false
+	s.now.MarksProblem, s.now.MarksRefused, s.now.MarksSince = "", false, time.Time{}
 	return failed
 }
 

@@ -55,8 +55,21 @@ func TestRowIsLockedForLong(t *testing.T) {
 	application.commit(t)
 	w.allMarked()
 	w.confirmedPast()
-	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" && len(doc.Reasons) == 0 })
+	healthy := func(_ int, doc healthDocument) bool { return doc.Status == "ok" && len(doc.Reasons) == 0 }
+	p.becomes("ok", healthy)
+
+	// The table as a whole, as by CREATE INDEX.
+	w.toRedis.Cut()
+	w.insert("behind the lock", 2)
+	application = w.open(w.dsn, `LOCK TABLE outbox IN SHARE MODE`)
+	w.toRedis.Restore()
+	p.becomes("warn, with the cause", func(_ int, doc healthDocument) bool {
+		return doc.Status == "warn" && doc.reason("the table", "pid "+application.pid+" ") != "" && strings.Contains(doc.Cause, strings.TrimSuffix(application.terminate(), ";"))
+	})
 	w.verify(0)
+	application.commit(t)
+	w.allMarked()
+	p.becomes("ok", healthy)
 }
 
 // A row is locked in the middle of a first start, whose slot begins only when

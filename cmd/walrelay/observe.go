@@ -318,11 +318,20 @@ func (o *observer) health() health.Document {
 	if s.SinkStopped && !slices.Contains(in.Problems, s.SinkProblem) {
 		in.Problems = append(in.Problems, s.SinkProblem)
 	}
-	if s.MarksRefused {
+	switch since := s.MarksSince; {
+	case s.MarksRefused:
 		in.MarksRefused = s.MarksProblem
+	case in.LockedRow == "" && !since.IsZero() && now.Sub(since) >= marksPatience:
+		in.LockedRow = fmt.Sprintf("no row could be marked since %s", since.UTC().Format(time.DateTime+" MST"))
+		if s.MarksProblem != "" {
+			in.LockedRow += " (last error: " + s.MarksProblem + ")"
+		}
 	}
 	return o.machine.Step(in)
 }
+
+// marksPatience is how long it may take to mark some rows.
+const marksPatience = 10 * time.Second
 
 // tellEvery is how often it is looked whether there is something to be logged.
 const tellEvery = time.Second
