@@ -42,12 +42,12 @@ type Status struct {
 	MarksRefused bool
 	MarksProblem string
 	MarksSince   time.Time // since when rows were to be marked and none could be; zero while they can
-	LockedRow    string // who locks a row that is to be marked, so that confirming waits, and the command that ends it
-	Waiting      string // what the creation of the slot waits for, and the command that ends it
-	Progress     string // how far a backfill has come
-	Healing      string // what a backfill repairs
-	Doubt        string // what no heal could know, and the commands that decide
-	StandingBy   string // for whom
+	LockedRow    string    // who locks a row that is to be marked, so that confirming waits, and the command that ends it
+	Waiting      string    // what the creation of the slot waits for, and the command that ends it
+	Progress     string    // how far a backfill has come
+	Healing      string    // what a backfill repairs
+	Doubt        string    // what no heal could know, and the commands that decide
+	StandingBy   string    // for whom
 
 	Oldest       time.Time // commit of the oldest row received and not published, on our clock
 	MarksWaiting int
