@@ -24,54 +24,58 @@ const timeLayout = "2006-01-02 15:04:05 MST"
 // cause says in a sentence why WAL is kept, or is "" where nothing keeps it for
 // longer than usual. What is known to stop everything comes before what is
 // worked out from rates, and another slot is named whatever ours does.
-func (j *judgement) cause() string {
-	own := j.ownCause()
-	other := j.otherCause()
-	switch {
-	case other == "":
-		return own
-	case own == "":
-		return "Another slot is what keeps WAL: " + other
+func (j *judgement) cause() (sentence string, kinds []CauseKind) {
+	kind, own := j.ownCause()
+	if own != "" {
+		kinds = append(kinds, kind)
 	}
-	return own + " But another slot keeps more: " + other
+	other := j.otherCause()
+	if other == "" {
+		return own, kinds
+	}
+	kinds = append(kinds, CauseOtherSlot)
+	if own == "" {
+		return "Another slot is what keeps WAL: " + other, kinds
+	}
+	return own + " But another slot keeps more: " + other, kinds
 }
 
 // ownCause is why our slot keeps WAL.
-func (j *judgement) ownCause() string {
+func (j *judgement) ownCause() (CauseKind, string) {
 	in, s := &j.in, j.in.Slot
 	if in.Role == RolePolling {
 		if s = in.Leftover; s == nil || s.Active {
-			return ""
+			return "", ""
 		}
-		return fmt.Sprintf("No relay is connected to slot %s%s, and a poller does not read from it.", quoted(s.Name), j.inactiveSince())
+		return CauseNoRelay, fmt.Sprintf("No relay is connected to slot %s%s, and a poller does not read from it.", quoted(s.Name), j.inactiveSince())
 	}
 	if s != nil && s.WALStatus == "lost" {
-		return "" // it keeps none
+		return "", "" // it keeps none
 	}
 	pinned := ""
 	if in.SlotPinnedBy != "" {
 		pinned = "WAL is held back by " + ended(in.SlotPinnedBy)
 		if u, r := in.unconfirmed(), in.retained(); u != nil && r != nil && *r-*u > *u {
-			return pinned
+			return CauseTransaction, pinned
 		}
 	}
 	switch {
 	case len(in.Problems) > 0:
-		return "The line has stopped until somebody acts: " + in.Problems[0]
+		return CauseStopped, "The line has stopped until somebody acts: " + in.Problems[0]
 	case !in.RedisAwaySince.IsZero():
-		return fmt.Sprintf("Redis has been unreachable%s%s: rows that it has not taken are not confirmed, so PostgreSQL keeps their WAL.", sinceTime(in.RedisAwaySince), lastError(in.RedisError))
+		return CauseRedis, fmt.Sprintf("Redis has been unreachable%s%s: rows that it has not taken are not confirmed, so PostgreSQL keeps their WAL.", sinceTime(in.RedisAwaySince), lastError(in.RedisError))
 	case s != nil && !s.Active && in.Role != RoleStreaming:
-		return fmt.Sprintf("No relay is connected to slot %s%s%s.", quoted(s.Name), j.inactiveSince(), lastError(in.StreamingError))
+		return CauseNoRelay, fmt.Sprintf("No relay is connected to slot %s%s%s.", quoted(s.Name), j.inactiveSince(), lastError(in.StreamingError))
 	case s != nil && in.Role == RoleStreaming && !in.Streaming, in.Role == RoleStarting && !in.StreamingAwaySince.IsZero() && s != nil:
-		return fmt.Sprintf("The relay has not streamed%s%s.", sinceTime(in.StreamingAwaySince), lastError(in.StreamingError))
+		return CauseNotStreaming, fmt.Sprintf("The relay has not streamed%s%s.", sinceTime(in.StreamingAwaySince), lastError(in.StreamingError))
 	case in.LockedRow != "":
-		return "Published rows cannot be marked, and so are not confirmed: " + ended(in.LockedRow)
+		return CauseLockedRow, "Published rows cannot be marked, and so are not confirmed: " + ended(in.LockedRow)
 	case in.Waiting != "":
-		return "The slot is not created yet: " + ended(in.Waiting)
+		return CauseCreation, "The slot is not created yet: " + ended(in.Waiting)
 	case pinned != "":
-		return pinned
+		return CauseTransaction, pinned
 	case in.Role == RoleBackfill:
-		return "WAL is kept until a backfill has finished: " + ended(in.backfill())
+		return CauseBackfill, "WAL is kept until a backfill has finished: " + ended(in.backfill())
 	}
 	return j.slow()
 }
@@ -87,28 +91,28 @@ func (j *judgement) inactiveSince() string {
 
 // slow compares what is written with what is confirmed, where the relay is
 // behind.
-func (j *judgement) slow() string {
+func (j *judgement) slow() (CauseKind, string) {
 	m := j.machine
 	if m.age.level() == StatusOK && m.unconfirmed.level() == StatusOK {
-		return ""
+		return "", ""
 	}
 	recent := m.history.last(paceSpan)
 	if !m.hold.last.IsZero() && len(recent.points) > 0 && !m.hold.last.Before(recent.points[0].at) {
-		return "The relay goes on after it was held up, and has yet to catch up."
+		return CauseCatchingUp, "The relay goes on after it was held up, and has yet to catch up."
 	}
 	in, known := recent.written()
 	out, confirms := recent.confirmed()
 	if !known || !confirms || in == 0 && out == 0 {
-		return ""
+		return "", ""
 	}
 	rates := fmt.Sprintf("WAL grows by %s/s, and %s/s are confirmed", size(int64(in)), size(int64(out)))
 	switch {
 	case out > pace*in:
-		return fmt.Sprintf("The relay is catching up: %s.", rates)
+		return CauseCatchingUp, fmt.Sprintf("The relay is catching up: %s.", rates)
 	case in > pace*out:
-		return fmt.Sprintf("The relay is slower than the writers: %s.", rates)
+		return CauseSlow, fmt.Sprintf("The relay is slower than the writers: %s.", rates)
 	default:
-		return fmt.Sprintf("The relay is behind, and as fast as the writers: %s.", rates)
+		return CauseBehind, fmt.Sprintf("The relay is behind, and as fast as the writers: %s.", rates)
 	}
 }
 

@@ -65,6 +65,8 @@ type Document struct {
 	Database    Peer        `json:"postgresql"` // as the monitor sees it
 	Redis       Peer        `json:"redis"`
 	Witness     *Witness    `json:"witness"` // nil while the table has nothing to testify
+
+	Causes []CauseKind `json:"-"` // what Cause says, for metrics
 }
 
 // Rates are how fast it goes, in bytes per second over the last two minutes; nil

@@ -57,11 +57,13 @@ func (j *judgement) say(status Status, format string, args ...any) {
 
 func (j *judgement) document() Document {
 	slices.SortStableFunc(j.reasons, func(a, b reason) int { return b.status.severity() - a.status.severity() })
+	cause, kinds := j.cause()
 	d := Document{
 		Status:    StatusOK,
 		Reasons:   make([]string, len(j.reasons)),
 		Role:      j.in.Role,
-		Cause:     nonZero(j.cause()),
+		Cause:     nonZero(cause),
+		Causes:    kinds,
 		Slot:      j.in.Slot,
 		OldestAge: j.in.OldestAge,
 		Published: j.in.Published,

@@ -34,7 +34,7 @@ var update = flag.Bool("update", false, "write the files in testdata anew")
 //	status, invalidation         of the slot
 //	budget=1GiB                  max_slot_wal_keep_size
 //	age                          grows, a duration, or unknown
-//	pinned, problem, locked      "TEXT"
+//	pinned, problem, locked, waiting   "TEXT"
 //	other=1GiB                   kept by another slot; none
 //	timeline, inactive-since
 func TestTranscripts(t *testing.T) {
@@ -191,7 +191,7 @@ func (s *script) command(line string) (string, error) {
 	}
 	fmt.Fprintf(&out, "%s %s, %s%s\n", s.in.Now.Format(time.TimeOnly), doc.Status, ready, runway)
 	if doc.Cause != nil {
-		fmt.Fprintf(&out, "cause: %s\n", *doc.Cause)
+		fmt.Fprintf(&out, "cause %s: %s\n", doc.Causes, *doc.Cause)
 	}
 	for _, r := range doc.Reasons {
 		fmt.Fprintf(&out, "- %s\n", r)
@@ -305,6 +305,8 @@ func (s *script) set(key, value string) (err error) {
 		in.SlotPinnedBy = value
 	case "locked":
 		in.LockedRow = value
+	case "waiting":
+		in.Waiting = value
 	case "problem":
 		in.Problems = nil
 		if value != "" {
@@ -375,4 +377,36 @@ func split(line string) (words []string, err error) {
 		words[i] = strings.ReplaceAll(words[i], `"`, "")
 	}
 	return words, nil
+}
+
+// Every kind of cause is caused in some script.
+func TestTranscriptsHaveEveryCause(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[CauseKind]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range strings.Split(string(text), "\n") {
+			if kinds, ok := strings.CutPrefix(line, "cause ["); ok {
+				kinds, _, _ = strings.Cut(kinds, "]")
+				for _, kind := range strings.Fields(kinds) {
+					seen[CauseKind(kind)] = true
+				}
+			}
+		}
+	}
+	for _, kind := range CauseKinds() {
+		if !seen[kind] {
+			t.Errorf("no script is about the cause %s", kind)
+		}
+		delete(seen, kind)
+	}
+	if len(seen) > 0 {
+		t.Errorf("not among the kinds: %v", seen)
+	}
 }
