@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,10 +66,12 @@ func (c *Claimer) Close() {
 }
 
 // Claim locks the unpublished rows with the smallest ids, at most limit, and
-// calls fn for each as it arrives; it returns how many there were. A row holds
-// memory only until fn is done with it. After an error of fn the rows are still
-// claimed; after any other all is given back.
-func (c *Claimer) Claim(ctx context.Context, limit int, fn func(cdc.Event) error) (n int, err error) {
+// calls fn for each as it arrives; it returns how many there were. created is
+// about when the row was created, by our clock: now less its age by the server's;
+// zero where the table does not tell. A row holds memory only until fn is done
+// with it. After an error of fn the rows are still claimed; after any other all is
+// given back.
+func (c *Claimer) Claim(ctx context.Context, limit int, fn func(ev cdc.Event, created time.Time) error) (n int, err error) {
 	if err := c.open(ctx); err != nil {
 		return 0, err
 	}
@@ -95,7 +99,7 @@ func (c *Claimer) Claim(ctx context.Context, limit int, fn func(cdc.Event) error
 			if ev.NoID {
 				ev.ID = fmt.Sprintf("ctid/%s/%s", place[0], strings.Trim(string(place[1]), "()"))
 			}
-			failed = fn(ev)
+			failed = fn(ev, ago(place[2]))
 			watch.Reset(claimPatience)
 		}
 		reader.Close() // the rest, after an error of fn
@@ -158,7 +162,7 @@ func (c *Claimer) markRows(ctx context.Context, n int) error {
 // Rehearse claims and marks rows and takes that back: those that cannot be marked
 // would be appended again and again. It returns how many there were.
 func (c *Claimer) Rehearse(ctx context.Context, limit int) (n int, err error) {
-	n, err = c.Claim(ctx, limit, func(cdc.Event) error { return nil })
+	n, err = c.Claim(ctx, limit, func(cdc.Event, time.Time) error { return nil })
 	if err != nil {
 		return 0, err
 	}
@@ -245,11 +249,37 @@ func (c *Claimer) prepare(ctx context.Context) error {
 		strength, change, from, marked = "UPDATE", "DELETE FROM {table} t", " USING ", "true"
 	}
 	c.lock = t.fill("EXPLAIN "+change+" WHERE false", "")
-	c.claim = strings.ReplaceAll("SELECT "+t.selected().list+", t.tableoid, t.ctid "+
-		t.fill("FROM {table} t WHERE "+t.unmarked(l)+" ORDER BY t.{id}", ""), "%", "%%") + " LIMIT %d FOR " + strength + " OF t SKIP LOCKED"
+	c.claim = strings.ReplaceAll("SELECT "+t.selected().list+", t.tableoid, t.ctid, "+
+		t.fill(t.ageSQL(l)+" FROM {table} t WHERE "+t.unmarked(l)+" ORDER BY t.{id}", ""), "%", "%%") + " LIMIT %d FOR " + strength + " OF t SKIP LOCKED"
 	c.left = t.fill("SELECT FROM {table} t WHERE "+t.unmarked(l)+" ORDER BY t.{id} LIMIT 1", "")
 	c.mark = t.fill(change+from+"unnest($1::oid[], $2::tid[]) c (part, at) WHERE t.tableoid = c.part AND t.ctid = c.at RETURNING "+marked, "")
 	return c.exec(ctx, claimerSession)
+}
+
+// ageSQL is for how many seconds a row has been there. A creation time without a
+// time zone is taken for one of the session's.
+func (t *Table) ageSQL(l *layout) string {
+	name := t.mapping.CreatedAt
+	if name == "" {
+		return "NULL"
+	}
+	now := "clock_timestamp()"
+	if !l.columns[name].zoned() {
+		now += "::timestamp"
+	}
+	// Two numbers, whose difference fails for no creation time.
+	return "CASE WHEN isfinite(t.{created}) THEN extract(epoch FROM " + now + ") - extract(epoch FROM t.{created}) END"
+}
+
+// ago is the moment that many seconds before now; zero for none, and for one
+// that is no creation time.
+func ago(seconds []byte) time.Time {
+	const generation = 1e9
+	age, err := strconv.ParseFloat(string(seconds), 64)
+	if err != nil || math.Abs(age) > generation {
+		return time.Time{}
+	}
+	return time.Now().Add(-time.Duration(age * float64(time.Second)))
 }
 
 // unmarkable is the operator's error for a table whose rows a poller cannot

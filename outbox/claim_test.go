@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/fault"
@@ -15,7 +16,7 @@ import (
 // claims takes rows and returns their ids.
 func (d *db) claims(c *Claimer, limit int) (ids []string) {
 	d.t.Helper()
-	n, err := c.Claim(d.ctx(), limit, func(ev cdc.Event) error {
+	n, err := c.Claim(d.ctx(), limit, func(ev cdc.Event, _ time.Time) error {
 		ids = append(ids, ev.ID)
 		return nil
 	})
@@ -111,7 +112,7 @@ func TestClaimAfterAnErrorOfItsCaller(t *testing.T) {
 	defer c.Close()
 	stop := errors.New("enough")
 	seen := 0
-	_, err := c.Claim(d.ctx(), 100, func(cdc.Event) error {
+	_, err := c.Claim(d.ctx(), 100, func(cdc.Event, time.Time) error {
 		if seen++; seen == 3 {
 			return stop
 		}
@@ -162,7 +163,7 @@ func TestNoClaimWithoutMarks(t *testing.T) {
 		fmt.Sprintf(`GRANT DELETE, UPDATE ("id") ON "public"."outbox" TO %s`, reader):   {Conn: d.config(reader), Mark: MarkDelete},
 	} {
 		c := d.open(cfg).Claimer()
-		_, err := c.Claim(d.ctx(), 1, func(cdc.Event) error { return nil })
+		_, err := c.Claim(d.ctx(), 1, func(cdc.Event, time.Time) error { return nil })
 		c.Close()
 		if f := fault.As(err); f == nil || !strings.Contains(f.Fix, fix) {
 			t.Errorf("%v; want %s", err, fix)
@@ -185,5 +186,39 @@ func TestListenHearsWhatIsNotified(t *testing.T) {
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v", err)
+	}
+}
+
+// TestClaimedRowsTellWhenTheyWereCreated where they can, and none is left out
+// because of what it tells.
+func TestClaimedRowsTellWhenTheyWereCreated(t *testing.T) {
+	d := newOutbox(t)
+	created := func() (known []bool) {
+		t.Helper()
+		c := d.open(Config{Mark: MarkPublishedAt}).Claimer()
+		defer c.Close()
+		_, err := c.Claim(d.ctx(), 100, func(_ cdc.Event, at time.Time) error {
+			if ago := time.Since(at); !at.IsZero() && (ago < time.Hour || ago > 2*time.Hour) {
+				t.Errorf("created %v ago, want an hour", ago)
+			}
+			known = append(known, !at.IsZero())
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return known
+	}
+	d.exec(`ALTER TABLE outbox ALTER created_at DROP NOT NULL;
+		INSERT INTO outbox (id, kind, payload, created_at) VALUES
+		(1, 'k', '1', now() - interval '1 hour'), (2, 'k', '2', NULL), (3, 'k', '3', '-infinity'),
+		(4, 'k', '4', '294276-12-31 23:59:59.999999+00'), (5, 'k', '5', '4713-01-01 00:00:00+00 BC')`)
+	want := []bool{true, false, false, false, false}
+	if got := created(); !slices.Equal(got, want) {
+		t.Errorf("known are %v, want %v", got, want)
+	}
+	d.exec(`SET timezone = 'UTC'; ALTER TABLE outbox ALTER created_at TYPE timestamp`)
+	if got := created(); !slices.Equal(got, want) {
+		t.Errorf("without a time zone, known are %v, want %v", got, want)
 	}
 }

@@ -65,6 +65,7 @@ func (r *Relay) count(events []cdc.Event) {
 		r.log.Warn("a row that cannot be published was skipped, as asked", "row", ev.ID, "stream", cdc.DeadStream(r.cfg.Stream))
 	}
 	r.status.published(n)
+	timeStreamed(r.cfg.Timings, events)
 }
 
 // deadTail knows which rows the end of the dead stream has, so that a backfill

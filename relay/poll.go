@@ -30,8 +30,9 @@ type PollConfig struct {
 	BatchBytes int // in one append; 1 MiB
 	ValueBytes int // the largest value that the sink takes; 0 for any
 
-	Loop   func(name string) (beat, done func()) // as in Config
-	OnStep func(Step)                            // as in Config
+	Loop    func(name string) (beat, done func()) // as in Config
+	OnStep  func(Step)                            // as in Config
+	Timings Timings                               // as in Config
 
 	Log *slog.Logger
 }
@@ -39,9 +40,10 @@ type PollConfig struct {
 // PolledTable is the outbox as a poller needs it. Package outbox provides it.
 type PolledTable interface {
 	// Claim locks the unpublished rows with the smallest ids that nobody else
-	// has locked, and calls fn for each. After an error of fn the rows are still
-	// claimed; after any other none is.
-	Claim(ctx context.Context, limit int, fn func(cdc.Event) error) (int, error)
+	// has locked, and calls fn for each, with about when it was created by our
+	// clock: zero where the table does not tell. After an error of fn the rows are
+	// still claimed; after any other none is.
+	Claim(ctx context.Context, limit int, fn func(ev cdc.Event, created time.Time) error) (int, error)
 	// Done marks the first n claimed rows and ends the claim.
 	Done(ctx context.Context, n int) error
 	// Rehearse claims and marks rows and takes that back; it returns how many
@@ -113,6 +115,9 @@ func NewPoller(cfg PollConfig) *Poller {
 	}
 	if cfg.OnStep == nil {
 		cfg.OnStep = func(Step) {}
+	}
+	if cfg.Timings == nil {
+		cfg.Timings = noTimings{}
 	}
 	if cfg.Loop == nil {
 		cfg.Loop = func(string) (func(), func()) { return func() {}, func() {} }
@@ -364,13 +369,14 @@ type appending struct {
 	*Poller
 	ctx       context.Context
 	events    []cdc.Event // not appended yet
+	created   []time.Time // theirs, one for each
 	bytes     int
 	published int
 	err       error // why no more is appended
 }
 
 // take is called for each claimed row.
-func (a *appending) take(ev cdc.Event) error {
+func (a *appending) take(ev cdc.Event, created time.Time) error {
 	if why := fits(ev, a.cfg.ValueBytes); why != nil {
 		if a.flush(); a.err == nil {
 			a.err = a.rowError(ev, why)
@@ -380,7 +386,7 @@ func (a *appending) take(ev cdc.Event) error {
 	if len(a.events) == 0 {
 		a.status.claimed()
 	}
-	a.events = append(a.events, ev)
+	a.events, a.created = append(a.events, ev), append(a.created, created)
 	a.bytes += ev.Bytes
 	if a.bytes >= a.cfg.BatchBytes {
 		a.flush()
@@ -390,20 +396,20 @@ func (a *appending) take(ev cdc.Event) error {
 
 // flush appends what was taken.
 func (a *appending) flush() {
-	events := a.events
-	a.events, a.bytes = a.events[:0], 0
+	events, created := a.events, a.created
+	a.events, a.created, a.bytes = a.events[:0], a.created[:0], 0
 	if len(events) == 0 {
 		return
 	}
 	refused := ""
-	if refused, a.err = a.append(events); refused == "" {
+	if refused, a.err = a.append(events, created); refused == "" {
 		return
 	}
 	// It is about one of them, and what comes before that is appended.
 	for i, ev := range events {
 		refused := refused
 		if len(events) > 1 {
-			refused, a.err = a.append(events[i : i+1])
+			refused, a.err = a.append(events[i:i+1], created[i:i+1])
 		}
 		if refused != "" {
 			a.err = a.rowError(ev, &refusedError{reason: refused})
@@ -414,7 +420,7 @@ func (a *appending) flush() {
 	}
 }
 
-func (a *appending) append(events []cdc.Event) (refused string, err error) {
+func (a *appending) append(events []cdc.Event, created []time.Time) (refused string, err error) {
 	a.cfg.OnStep(StepAppend)
 	for try := 1; ; try++ {
 		refused, err = a.cfg.Sink.Publish(a.ctx, events)
@@ -436,6 +442,7 @@ func (a *appending) append(events []cdc.Event) (refused string, err error) {
 	if refused == "" {
 		a.published += len(events)
 		a.status.published(len(events))
+		timeClaimed(a.cfg.Timings, events, created)
 		a.cfg.OnStep(StepAppended)
 	}
 	return refused, nil

@@ -42,6 +42,8 @@ type Config struct {
 	// OnStep is called between the steps that the guarantee is made of.
 	// Tests end the process there; nil otherwise.
 	OnStep func(Step)
+	// Timings is told of what is appended. May be nil.
+	Timings Timings
 
 	Log *slog.Logger
 }
@@ -116,6 +118,9 @@ func New(cfg Config) *Relay {
 	def(&cfg.BatchBytes, 1<<20)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Timings == nil {
+		cfg.Timings = noTimings{}
 	}
 	var id [8]byte
 	rand.Read(id[:]) // never fails

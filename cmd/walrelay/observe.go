@@ -30,6 +30,7 @@ type observer struct {
 	status     func() relay.Status
 	relay      *relay.Relay // nil where a poller works instead
 	table      *outbox.Table
+	timings    *web.Timings
 	log        *slog.Logger
 	purger     *outbox.Purger
 	stream     func(ctx context.Context, groups bool) (publisher.Stream, error) // a look at Redis

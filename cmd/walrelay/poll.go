@@ -44,7 +44,7 @@ func (pollCmd) Run(ctx context.Context, p *process) error {
 	sink := publisher.New(client, cfg.MaxLen, cfg.Stream)
 	rows := outbox.New(outbox.Config{Conn: cfg.Postgres, Table: cfg.Table, Mapping: cfg.Mapping(), Mark: cfg.Mark}, p.log)
 	defer rows.Close()
-	loops := web.NewHeartbeats()
+	loops, timings := web.NewHeartbeats(), web.NewTimings()
 	poller := relay.NewPoller(relay.PollConfig{
 		Table:           rows.Claimer(),
 		Sink:            sink,
@@ -55,9 +55,10 @@ func (pollCmd) Run(ctx context.Context, p *process) error {
 		ValueBytes:      publisher.MaxValueBytes,
 		Loop:            registered(loops),
 		OnStep:          p.onStep,
+		Timings:         timings,
 		Log:             p.log,
 	})
-	o := &observer{status: poller.Status, table: rows, log: p.log, stream: streamOf(sink, cfg.Stream), started: time.Now(), thresholds: health.Thresholds{AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical}}
+	o := &observer{status: poller.Status, table: rows, timings: timings, log: p.log, stream: streamOf(sink, cfg.Stream), started: time.Now(), thresholds: health.Thresholds{AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical}}
 	return serve(ctx, p, o, loops, slot.NewLeftoverMonitor(slotConfig(cfg), p.log), poller.Run)
 }
 

@@ -48,7 +48,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 	defer rows.Close()
 	where := slotConfig(cfg)
 	where.Newest = &pg.Newest{}
-	loops := web.NewHeartbeats()
+	loops, timings := web.NewHeartbeats(), web.NewTimings()
 
 	r := relay.New(relay.Config{
 		Source:          source{slot.New(where, p.log), where.Newest, rows},
@@ -62,9 +62,10 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		ValueBytes:      publisher.MaxValueBytes,
 		Loop:            registered(loops),
 		OnStep:          p.onStep,
+		Timings:         timings,
 		Log:             p.log,
 	})
-	o := &observer{status: r.Status, relay: r, table: rows, log: p.log, stream: streamOf(sink, cfg.Stream), started: time.Now(), thresholds: health.Thresholds{
+	o := &observer{status: r.Status, relay: r, table: rows, timings: timings, log: p.log, stream: streamOf(sink, cfg.Stream), started: time.Now(), thresholds: health.Thresholds{
 		AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical,
 		LagWarn: int64(cfg.LagWarn), LagCritical: int64(cfg.LagCritical),
 		RunwayCritical: cfg.RunwayCritical, DiskBudget: int64(cfg.DiskBudget),
@@ -127,8 +128,10 @@ func pages(cfg *Config, log *slog.Logger, o *observer, loops *web.Heartbeats) (*
 	if err := web.RegisterProcess(registry, web.Build{Version: v, Commit: c}); err != nil {
 		return nil, err
 	}
-	if err := registry.Register(web.NewCollector(o.health, o.stats)); err != nil {
-		return nil, err
+	for _, c := range []prometheus.Collector{web.NewCollector(o.health, o.stats), o.timings} {
+		if err := registry.Register(c); err != nil {
+			return nil, err
+		}
 	}
 	return web.New(web.Config{
 		Addr:     cfg.HTTP,

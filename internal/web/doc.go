@@ -89,6 +89,9 @@
 //	walrelay_dead_rows_total                 counter  rows     that could not be published, put on a dead stream as an operator asked
 //	walrelay_skipped_on_stream_total         counter  rows     received, found on the stream already and not appended again
 //	walrelay_batches_total                   counter  batches  appended to Redis, each in one step
+//	walrelay_batch_rows                      histogram rows    in a batch
+//	walrelay_batch_bytes                     histogram bytes   that the rows of a batch hold
+//	walrelay_publish_latency_seconds         histogram seconds from a row's commit, by PostgreSQL's clock, to its append, by ours; of a poller from created_at
 //	walrelay_retries_total                   counter  tries    failed and made again, by label reason: append, stamp; reconnect: streaming connections after the first
 //	walrelay_marked_total                    counter  rows     marked as published in the table
 //	walrelay_marks_waiting                   gauge    rows     published and not marked yet

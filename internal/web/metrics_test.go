@@ -158,8 +158,10 @@ func registry(t *testing.T) *prometheus.Registry {
 	if err := RegisterProcess(reg, Build{Version: "1.2.3", Commit: "abc"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := reg.Register(collector(everything(), Stats{})); err != nil {
-		t.Fatal(err)
+	for _, c := range []prometheus.Collector{collector(everything(), Stats{}), NewTimings()} {
+		if err := reg.Register(c); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return reg
 }
