@@ -53,7 +53,7 @@ type Status struct {
 	MarksWaiting int
 	WaitingIDs   []string // some rows that are published and not marked
 
-	Published, Batches, Skipped, Marked, AppendRetries, StampRetries, Reconnects uint64
+	Published, Skipped, Marked, AppendRetries, StampRetries, Reconnects uint64
 
 	Connections uint64 // that streamed, of which Reconnects are those after the first
 	// Of the connection that streams, zero while there is none: since when it
@@ -69,7 +69,7 @@ type Status struct {
 
 // status is where the loops write down what they do.
 type status struct {
-	skipped, marked, rows, batches   atomic.Uint64
+	skipped, marked, rows            atomic.Uint64
 	lostEntries, dead                atomic.Uint64
 	appendRetries, stampRetries, ups atomic.Uint64
 
@@ -200,7 +200,6 @@ func (s *status) publishing(since time.Time) {
 
 func (s *status) published(rows int) {
 	s.rows.Add(uint64(rows))
-	s.batches.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inFlight = time.Time{}
@@ -265,7 +264,7 @@ func (s *status) snapshot() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now
-	now.Published, now.Batches = s.rows.Load(), s.batches.Load()
+	now.Published = s.rows.Load()
 	now.AppendRetries, now.StampRetries = s.appendRetries.Load(), s.stampRetries.Load()
 	now.LostEntries, now.Dead = s.lostEntries.Load(), s.dead.Load()
 	now.Skipped, now.Marked = s.skipped.Load(), s.marked.Load()

@@ -247,7 +247,7 @@ func (s *stage) carried(ctx context.Context, rows int64) error {
 		if !s.mode.marks {
 			return true, entries, nil
 		}
-		marked, err := s.relay.Metric(ctx, "walrelay_marked_total")
+		marked, err := s.relay.Metric(ctx, "walrelay_marked_rows_total")
 		return int64(marked) >= rows, entries + int64(marked), err
 	})
 }

@@ -40,6 +40,7 @@ type observer struct {
 	mu        sync.Mutex
 	machine   health.Machine
 	sampled   slot.Sample // the last look that saw something
+	pace      pace
 	slot      *health.Slot
 	pinnedBy  string
 	leftover  *health.Slot // a relay's slot beside a poller
@@ -174,6 +175,7 @@ func (o *observer) take(s slot.Sample) {
 	}
 	o.awaySince, o.awayError = time.Time{}, ""
 	o.sampled = s
+	o.pace.take(s)
 	o.unseen = ""
 	if s.Unseen != nil {
 		o.unseen = s.Unseen.Error()
@@ -429,11 +431,14 @@ func (o *observer) oldest(now time.Time, s relay.Status) *float64 {
 // stats are the totals of /metrics.
 func (o *observer) stats() web.Stats {
 	s := o.status()
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	return web.Stats{
-		Published: s.Published, Dead: s.Dead, SkippedOnStream: s.Skipped, Batches: s.Batches,
+		Published: s.Published, Dead: s.Dead, Skipped: s.Skipped,
 		AppendRetries: s.AppendRetries, StampRetries: s.StampRetries, Reconnects: s.Reconnects,
 		Marked: s.Marked, MarksWaiting: s.MarksWaiting,
 		Heals: s.Heals, LostEntries: s.LostEntries,
-		Purged: o.purger.Deleted(),
+		Purged:     o.purger.Deleted(),
+		WALWritten: o.pace.written, WALConfirmed: o.pace.confirmed,
 	}
 }

@@ -66,7 +66,9 @@ type Document struct {
 	Redis       Peer        `json:"redis"`
 	Witness     *Witness    `json:"witness"` // nil while the table has nothing to testify
 
-	Causes []CauseKind `json:"-"` // what Cause says, for metrics
+	// For metrics:
+	Causes   []CauseKind `json:"-"` // what Cause says
+	Leftover *Slot       `json:"-"` // beside a poller: a relay's slot; nil where there is none
 }
 
 // Rates are how fast it goes, in bytes per second over the last two minutes; nil

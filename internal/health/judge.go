@@ -64,6 +64,7 @@ func (j *judgement) document() Document {
 		Role:      j.in.Role,
 		Cause:     nonZero(cause),
 		Causes:    kinds,
+		Leftover:  j.in.Leftover,
 		Slot:      j.in.Slot,
 		OldestAge: j.in.OldestAge,
 		Published: j.in.Published,

@@ -73,38 +73,6 @@
 //
 // What is not known is null, never zero.
 //
-// /metrics is for Prometheus.
-//
-// # Metrics
-//
-// A metric whose value is not known is absent, never zero. Totals count from
-// the start of the process. While PostgreSQL is away, the slot and the age are
-// as last seen, and walrelay_health_status says so by its level.
-//
-//	name                                     type     unit     what
-//	walrelay_build_info                      gauge    1        labels version, commit and go_version
-//	walrelay_health_status                   gauge    0 or 1   1 for the level in label status: ok, warn, critical
-//	walrelay_role                            gauge    0 or 1   1 for the role in label role: starting, backfill, streaming, standby, polling
-//	walrelay_published_total                 counter  rows     appended to a stream
-//	walrelay_dead_rows_total                 counter  rows     that could not be published, put on a dead stream as an operator asked
-//	walrelay_skipped_on_stream_total         counter  rows     received, found on the stream already and not appended again
-//	walrelay_batches_total                   counter  batches  appended to Redis, each in one step
-//	walrelay_batch_rows                      histogram rows    in a batch
-//	walrelay_batch_bytes                     histogram bytes   that the rows of a batch hold
-//	walrelay_publish_latency_seconds         histogram seconds from a row's commit, by PostgreSQL's clock, to its append, by ours; of a poller from created_at
-//	walrelay_retries_total                   counter  tries    failed and made again, by label reason: append, stamp; reconnect: streaming connections after the first
-//	walrelay_marked_total                    counter  rows     marked as published in the table
-//	walrelay_marks_waiting                   gauge    rows     published and not marked yet
-//	walrelay_heals_total                     counter  heals    begun, by label reason: what was wrong, see cdc.Kind
-//	walrelay_lost_entries_total              counter  entries  whose rows were lost with a database
-//	walrelay_purged_rows_total               counter  rows     deleted from the table when they were published long ago
-//	walrelay_oldest_unpublished_age_seconds  gauge    seconds  age of the oldest row that is not published; 0 when all are
-//	walrelay_slot_active                     gauge    0 or 1   1 while a relay is connected to the slot
-//	walrelay_slot_unconfirmed_bytes          gauge    bytes    of WAL behind confirmed_flush_lsn: what is not delivered
-//	walrelay_slot_retained_bytes             gauge    bytes    of WAL behind restart_lsn: what the slot keeps on disk
-//	walrelay_slot_safe_wal_bytes             gauge    bytes    that can be written before the slot loses WAL; absent without a limit
-//	walrelay_slot_wal_status                 gauge    0 or 1   1 for wal_status in label status: reserved, extended, unreserved, lost
-//
-// The slot's metrics are absent where there is no slot. The metrics of the Go
-// runtime (go_…) and of the process (process_…) are there too.
+// /metrics is for Prometheus: README.md documents each metric. A metric whose value
+// is not known is absent, never zero.
 package web

@@ -1,13 +1,14 @@
 package web
 
 import (
-	"fmt"
+	"flag"
 	"os"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -17,18 +18,38 @@ import (
 	"github.com/stagedoor/walrelay/internal/health"
 )
 
+var update = flag.Bool("update", false, "write the files in testdata anew")
+
 func ptr[T any](v T) *T { return &v }
 
 // everything is a document from which every metric comes.
 func everything() health.Document {
+	at := time.UnixMilli(1_700_000_000_250)
 	return health.Document{
 		Status: health.StatusWarn,
-		Role:   health.RoleBackfill,
+		Ready:  true,
+		Role:   health.RoleStreaming,
+		Causes: []health.CauseKind{health.CauseRedis, health.CauseOtherSlot},
+		Runway: ptr(90.5),
 		Slot: &health.Slot{
 			Name: "walrelay", Active: true, WALStatus: "extended",
 			UnconfirmedBytes: ptr[int64](10), RetainedBytes: ptr[int64](20), SafeWALSize: ptr[int64](-30),
+			InactiveSince: at, Spill: &health.Spill{Transactions: 31, Times: 32, Bytes: 33},
 		},
-		OldestAge: ptr(1.5),
+		OldestAge:  ptr(1.5),
+		Database:   health.Peer{SeenAt: &at},
+		Redis:      health.Peer{SeenAt: &at, AwaySince: &at},
+		Connection: &health.Connection{LastReceive: &at, LastStatus: &at},
+		Witness:    &health.Witness{LookedAt: &at, Unmarked: 41},
+		Other:      &health.Other{Name: "replica", RetainedBytes: 51},
+		Stream: &health.Stream{
+			Name: "jobs", Length: 61, GroupCount: ptr(4),
+			Groups: []health.Group{
+				{Name: "a", Consumers: 71, Pending: 72, Lag: ptr[int64](73)},
+				{Name: "b \xff", Consumers: 81, Pending: 82},
+				{Name: `b \xff`, Consumers: 91, Pending: 92},
+			},
+		},
 	}
 }
 
@@ -61,91 +82,38 @@ func samples(t *testing.T, c prometheus.Collector) string {
 	return out.String()
 }
 
+// What is known is a metric, with all values of its labels, and what is not is
+// none. The files in testdata hold the metrics of each document.
 func TestMetrics(t *testing.T) {
 	stats := Stats{
-		Published: 1, Dead: 12, SkippedOnStream: 2, Batches: 3, AppendRetries: 4, StampRetries: 5,
-		Reconnects: 6, Marked: 7, MarksWaiting: 8,
-		Heals: map[cdc.Kind]uint64{cdc.NoSlot: 9}, LostEntries: 10, Purged: 11,
+		Published: 1, Skipped: 2, Dead: 3, AppendRetries: 4, StampRetries: 5, Reconnects: 6, Marked: 7, MarksWaiting: 8,
+		Heals: map[cdc.Kind]uint64{cdc.NoSlot: 9}, LostEntries: 10, Purged: 11, WALWritten: 12, WALConfirmed: 13,
 	}
-	heals := ""
-	for _, kind := range slices.Sorted(slices.Values(cdc.Kinds)) {
-		n := 0
-		if kind == cdc.NoSlot {
-			n = 9
-		}
-		heals += fmt.Sprintf("walrelay_heals_total{reason=%q} %d\n", kind, n)
-	}
-	const totals = `walrelay_published_total 1
-walrelay_purged_rows_total 11
-walrelay_retries_total{reason="append"} 4
-walrelay_retries_total{reason="reconnect"} 6
-walrelay_retries_total{reason="stamp"} 5
-`
-	for _, c := range []struct {
-		name string
-		doc  health.Document
-		want string
+	at := time.Unix(1_700_000_000, 0)
+	gone := health.Document{Status: health.StatusCritical, Role: health.RoleStarting, Database: health.Peer{SeenAt: &at, AwaySince: &at}}
+	for name, c := range map[string]struct {
+		doc   health.Document
+		stats Stats
 	}{
-		{"everything known", everything(), `walrelay_batches_total 3
-walrelay_dead_rows_total 12
-` + heals + `walrelay_health_status{status="critical"} 0
-walrelay_health_status{status="ok"} 0
-walrelay_health_status{status="warn"} 1
-walrelay_lost_entries_total 10
-walrelay_marked_total 7
-walrelay_marks_waiting 8
-walrelay_oldest_unpublished_age_seconds 1.5
-` + totals + `walrelay_role{role="backfill"} 1
-walrelay_role{role="polling"} 0
-walrelay_role{role="standby"} 0
-walrelay_role{role="starting"} 0
-walrelay_role{role="streaming"} 0
-walrelay_skipped_on_stream_total 2
-walrelay_slot_active 1
-walrelay_slot_retained_bytes 20
-walrelay_slot_safe_wal_bytes -30
-walrelay_slot_unconfirmed_bytes 10
-walrelay_slot_wal_status{status="extended"} 1
-walrelay_slot_wal_status{status="lost"} 0
-walrelay_slot_wal_status{status="reserved"} 0
-walrelay_slot_wal_status{status="unreserved"} 0
-`},
-		{"no slot, no age", health.Judge(health.Input{}), `walrelay_batches_total 3
-walrelay_dead_rows_total 12
-` + heals + `walrelay_health_status{status="critical"} 0
-walrelay_health_status{status="ok"} 0
-walrelay_health_status{status="warn"} 1
-walrelay_lost_entries_total 10
-walrelay_marked_total 7
-walrelay_marks_waiting 8
-` + totals + `walrelay_role{role="backfill"} 0
-walrelay_role{role="polling"} 0
-walrelay_role{role="standby"} 0
-walrelay_role{role="starting"} 1
-walrelay_role{role="streaming"} 0
-walrelay_skipped_on_stream_total 2
-`},
-		{"a slot of which little is known", health.Document{Status: health.StatusCritical, Role: health.RoleStandby, Slot: &health.Slot{Name: "walrelay"}, OldestAge: ptr(0.0)}, `walrelay_batches_total 3
-walrelay_dead_rows_total 12
-` + heals + `walrelay_health_status{status="critical"} 1
-walrelay_health_status{status="ok"} 0
-walrelay_health_status{status="warn"} 0
-walrelay_lost_entries_total 10
-walrelay_marked_total 7
-walrelay_marks_waiting 8
-walrelay_oldest_unpublished_age_seconds 0
-` + totals + `walrelay_role{role="backfill"} 0
-walrelay_role{role="polling"} 0
-walrelay_role{role="standby"} 1
-walrelay_role{role="starting"} 0
-walrelay_role{role="streaming"} 0
-walrelay_skipped_on_stream_total 2
-walrelay_slot_active 0
-`},
+		"everything":  {everything(), stats},
+		"nothing":     {health.Judge(health.Input{}), Stats{}},
+		"slot-gone":   {gone, stats},
+		"slot-little": {health.Document{Status: health.StatusOK, Role: health.RoleStandby, Slot: &health.Slot{}, Database: health.Peer{SeenAt: &at}, OldestAge: ptr(0.0)}, stats},
+		"leftover":    {health.Document{Status: health.StatusWarn, Role: health.RolePolling, Leftover: everything().Slot, Database: health.Peer{SeenAt: &at}}, stats},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := samples(t, collector(c.doc, stats)); got != c.want {
-				t.Errorf("got\n%s\nwant\n%s", got, c.want)
+		t.Run(name, func(t *testing.T) {
+			got, file := samples(t, collector(c.doc, c.stats)), "testdata/"+name+".metrics"
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s is another now; -update writes it anew:\n%s", file, got)
 			}
 		})
 	}
@@ -198,29 +166,50 @@ func TestMetricsKeepPrometheusConventions(t *testing.T) {
 	}
 }
 
-// Every metric has its line in the package's documentation, with its type and
-// its labels' values, and every line there is a metric.
+// Every metric has its line in README.md, with its type and its labels, and every
+// line there is a metric.
 func TestEveryMetricIsDocumented(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
+	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented := make(map[string]string)
-	for _, m := range regexp.MustCompile(`(?m)^//\t(walrelay_\w+) +(\w+) +\S.*$`).FindAllStringSubmatch(string(doc), -1) {
-		documented[m[1]] = m[2]
+	type documented struct{ kind, what string }
+	table := make(map[string]documented)
+	for _, m := range regexp.MustCompile("(?m)^\\| `(walrelay_\\w+)` \\| (\\w+) \\| [^|]+ \\| (.*) \\|$").FindAllStringSubmatch(string(readme), -1) {
+		table[m[1]] = documented{m[2], m[3]}
 	}
-	exported := ours(t, registry(t))
-	for name, kind := range exported {
-		if documented[name] != kind {
-			t.Errorf("%s is a %s, documented as %q", name, kind, documented[name])
+	families, err := registry(t).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported := make(map[string]bool)
+	for _, f := range families {
+		name := f.GetName()
+		if !strings.HasPrefix(name, "walrelay_") {
+			continue
+		}
+		exported[name] = true
+		line := table[name]
+		if kind := strings.ToLower(f.GetType().String()); line.kind != kind {
+			t.Errorf("%s is a %s, documented as %q", name, kind, line.kind)
+		}
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				// What comes from elsewhere is not listed. A group's other metrics
+				// have the labels of its first.
+				own := slices.Contains([]string{"status", "role", "cause", "reason"}, l.GetName())
+				if own && !(strings.Contains(line.what, "`"+l.GetName()+"`") && strings.Contains(line.what, "`"+l.GetValue()+"`")) {
+					t.Errorf("%s has %s=%q, which is not documented", name, l.GetName(), l.GetValue())
+				}
+			}
 		}
 	}
-	for name := range documented {
-		if exported[name] == "" {
+	for name := range table {
+		if !exported[name] {
 			t.Errorf("%s is documented and not exported", name)
 		}
 	}
-	if len(exported) < 15 {
+	if len(exported) < 40 {
 		t.Errorf("only %d metrics", len(exported))
 	}
 }
@@ -264,7 +253,7 @@ func TestMetricsAreReadWhenScraped(t *testing.T) {
 	for _, n := range []uint64{0, 5} {
 		stats.Published = n
 		got := samples(t, c)
-		if want := []string{"0", "5"}[min(n, 1)]; !slices.Contains(strings.Split(got, "\n"), "walrelay_published_total "+want) {
+		if want := []string{"0", "5"}[min(n, 1)]; !slices.Contains(strings.Split(got, "\n"), "walrelay_published_rows_total "+want) {
 			t.Errorf("published %d:\n%s", n, got)
 		}
 	}

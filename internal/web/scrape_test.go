@@ -29,7 +29,7 @@ func TestAMetricThatFailsHidesNoOther(t *testing.T) {
 	s, log := newServer(cfg)
 	run(t, s)
 	got := ask(t, "GET", "http://"+s.Addr()+"/metrics")
-	if got.code != 200 || !strings.Contains(got.body, "walrelay_published_total 12\n") {
+	if got.code != 200 || !strings.Contains(got.body, "walrelay_published_rows_total 12\n") {
 		t.Errorf("%d %s", got.code, got.body)
 	}
 	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "not to be read") {
