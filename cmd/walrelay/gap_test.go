@@ -117,6 +117,17 @@ func TestTableTellsOfRowsThatWereMissed(t *testing.T) {
 // metric reads a metric, with its labels; empty for none.
 func (p *relayProcess) metric(name string) string {
 	p.t.Helper()
+	for line := range strings.Lines(p.metrics()) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// metrics is what Prometheus reads.
+func (p *relayProcess) metrics() string {
+	p.t.Helper()
 	if _, _, err := p.health(); err != nil { // which learns the address
 		p.t.Fatal(err)
 	}
@@ -129,12 +140,7 @@ func (p *relayProcess) metric(name string) string {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	for line := range strings.Lines(string(body)) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
+	return string(body)
 }
 
 // startsOver waits for one more attempt to stream.
