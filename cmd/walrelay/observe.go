@@ -91,7 +91,10 @@ const witnessed = 100
 
 // Question implements slot.Table.
 func (l *rowsLook) Question() (sql string) {
-	l.witness, l.again, l.look = nil, nil, false
+	l.witness, l.again, l.look, l.err = nil, nil, false, nil
+	if l.table.Marks() == outbox.MarkNone {
+		return "" // also before the table was checked, as on a standby
+	}
 	if l.relay != nil { // a poller goes by the marks itself
 		l.witness = l.relay.Witness()
 	}
