@@ -68,6 +68,11 @@ func TestPollPublishes(t *testing.T) {
 	p.becomes("ok", func(code int, doc healthDocument) bool {
 		return code == 200 && doc.Status == "ok" && doc.Slot == nil && doc.Published == 1106 && doc.Age != nil && *doc.Age < 0.1
 	})
+	for name, want := range map[string]string{"walrelay_publish_latency_seconds_count": "1106", "walrelay_slot_present": "0"} {
+		if got := p.metric(name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
 	p.stop()
 	if slots := w.query(`SELECT count(*) FROM pg_replication_slots WHERE slot_name <> 'oracle'`); slots != "0" {
 		t.Errorf("there are %s slots", slots)

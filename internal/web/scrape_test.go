@@ -5,8 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/stagedoor/walrelay/internal/health"
 )
@@ -88,6 +91,40 @@ func TestScrapesAreBounded(t *testing.T) {
 	for range maxScrapes {
 		if err := <-answers; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A Prometheus that asks for it gets native buckets beside the classic ones.
+func TestNativeBucketsAreScraped(t *testing.T) {
+	timings := NewTimings()
+	timings.Published(time.Millisecond)
+	cfg := config()
+	cfg.Registry.MustRegister(timings)
+	s, _ := newServer(cfg)
+	run(t, s)
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.Addr()+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	format := expfmt.NewFormat(expfmt.TypeProtoDelim)
+	req.Header.Set("Accept", string(format))
+	resp, err := client(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	decoder := expfmt.NewDecoder(resp.Body, expfmt.ResponseFormat(resp.Header))
+	for {
+		var f dto.MetricFamily
+		if err := decoder.Decode(&f); err != nil {
+			t.Fatalf("%v, before the latencies", err)
+		}
+		if f.GetName() == "walrelay_publish_latency_seconds" {
+			if h := f.Metric[0].Histogram; len(h.PositiveSpan) != 1 || len(h.Bucket) != len(latencyBuckets) {
+				t.Errorf("%d spans, %d classic buckets", len(h.PositiveSpan), len(h.Bucket))
+			}
+			return
 		}
 	}
 }
