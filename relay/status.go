@@ -48,6 +48,9 @@ type Status struct {
 	Healing      string    // what a backfill repairs
 	Doubt        string    // what no heal could know, and the commands that decide
 	StandingBy   string    // for whom
+	// Unread says that nothing is received from PostgreSQL, since the relay has
+	// as many rows as it may hold, or one that stops it.
+	Unread bool
 
 	Oldest       time.Time // commit of the oldest row received and not published, on our clock
 	MarksWaiting int
@@ -273,6 +276,7 @@ func (s *status) snapshot() Status {
 	}
 	now.Oldest = s.inFlight
 	if s.streaming != nil {
+		now.Unread = s.streaming.unread.Load()
 		now.Connected = s.streaming.began
 		now.LastReceive, now.LastStatus = s.streaming.heardAt.time(), s.streaming.toldAt.time()
 		if now.Oldest.IsZero() {

@@ -45,6 +45,7 @@ type streaming struct {
 	others        cdc.Event // the last row that another program appended; the publisher's own
 	skips         map[string]bool
 	queue         *queue
+	unread        atomic.Bool // the reader receives nothing, whatever PostgreSQL sends
 	marks         *marks
 	witness       witness
 
@@ -180,7 +181,9 @@ func (s *streaming) read(flight context.Context) error {
 			}
 			next = now.Add(interval)
 		}
-		if failed || s.queue.full() || isClosed(s.stopping) {
+		unread := failed || s.queue.full() || isClosed(s.stopping)
+		s.unread.Store(unread)
+		if unread {
 			// Nothing is received, but the server hears from us.
 			select {
 			case <-s.queue.space:

@@ -81,6 +81,7 @@ type rowsLook struct {
 	witness *relay.Witness // nil where there is none
 	again   []string       // rows that the witness looks at again
 	look    bool           // it looks anew
+	asked   bool           // the table has something to tell
 	err     error
 }
 
@@ -101,7 +102,10 @@ func (l *rowsLook) Question() (sql string) {
 	if l.witness != nil {
 		l.again, l.look = l.witness.Due()
 	}
-	sql, l.err = l.table.Look(witnessed, l.status().WaitingIDs, l.again)
+	l.asked, l.err = l.table.Marks() != outbox.MarkNone, nil
+	if l.asked { // not on a standby, which has not looked at it yet, either
+		sql, l.err = l.table.Look(witnessed, l.status().WaitingIDs, l.again)
+	}
 	return sql
 }
 
@@ -119,7 +123,7 @@ func (l *rowsLook) Answer(text string, s slot.Sample, err error) error {
 		return l.table.Unseen(err)
 	}
 	at := time.Now()
-	if l.table.Marks() == outbox.MarkNone || l.relay == nil && !l.table.KnowsAge() {
+	if !l.asked || l.relay == nil && !l.table.KnowsAge() {
 		at = time.Time{} // nobody knows; a poller knows only of rows that it has seen
 	}
 	l.seen(seen.Age, at)
@@ -198,10 +202,20 @@ func (o *observer) take(s slot.Sample) {
 	if s.Slot == nil && errors.Is(s.Problem, slot.ErrPublication) {
 		o.problem = nil // a first start makes the publication, or says why it cannot
 	}
-	if o.problem != nil && o.status().Role == relay.RoleStreaming {
+	now := o.status()
+	switch {
+	case now.Role != relay.RoleStreaming:
+	case o.problem != nil:
 		o.hangUp(o.problem)
+	case now.Unread && o.slot != nil && (o.slot.WALStatus == "unreserved" || o.slot.WALStatus == "lost"):
+		o.hangUp(errUnread)
 	}
 }
+
+// errUnread ends a connection that PostgreSQL is about to end, and cannot: its
+// process waits for us to read, and its checkpoint for the process, so that no WAL
+// is removed for anybody, and the disk fills up.
+var errUnread = errors.New("PostgreSQL is about to remove WAL that the slot needs, and its checkpoint would wait for a relay that does not read")
 
 // leftoverEvery is how often it is logged that a slot was left behind.
 const leftoverEvery = time.Hour
