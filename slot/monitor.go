@@ -137,8 +137,10 @@ func (m *Monitor) watch(ctx context.Context, every time.Duration, table Table, r
 		return err
 	}
 	defer o.close()
+	works := false
 	parted := func(err error) error {
-		if gone := farewell(err); gone != nil {
+		// A connection that never worked and is cut says nothing of the server.
+		if gone := farewell(err); gone != nil && (works || errors.Is(gone, ErrShutdown)) {
 			goodbye(gone)
 			return gone
 		}
@@ -160,6 +162,7 @@ func (m *Monitor) watch(ctx context.Context, every time.Duration, table Table, r
 			sample.Unseen = table.Answer(answer, sample, sample.Unseen)
 		}
 		report(sample)
+		works = works || sample.Err == nil
 		if sample.Err == nil && sample.Slot == nil && !m.leftover {
 			// It is being made, and is to be seen when it is there.
 			next = time.Now().Add(min(every, absentEvery))

@@ -289,7 +289,7 @@ func TestLineStoppedByAFault(t *testing.T) {
 	elsewhere := w.open(w.pg.NewDatabase(t), `CREATE TABLE orders (id int)`)
 	w.insert("before", 2)
 	p := w.startRelay()
-	p.causes("The slot is not created yet: ", "PID "+elsewhere.pid+" (user postgres", "open since 20")
+	p.causes("The slot is not created yet: ", "PID "+elsewhere.pid+` (user "postgres", `, "open since 20")
 	p.isReady(false)
 	elsewhere.commit(t)
 	p.streams()

@@ -208,7 +208,7 @@ func (o opened) commit(t *testing.T) {
 func TestOldTransactionsThatHoldWALAreNamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{})
-	p := w.startRelay()
+	p := w.startRelay("--lag-warn", "32MiB")
 	p.streams()
 	w.insert("before", 2)
 	w.confirmedPast()
@@ -227,8 +227,9 @@ func TestOldTransactionsThatHoldWALAreNamed(t *testing.T) {
 	named := func(parts ...string) {
 		t.Helper()
 		p.becomes(fmt.Sprint("one that names ", parts), func(_ int, doc healthDocument) bool {
-			return doc.reason(append(parts, "WAL is held back by")...) != ""
+			return doc.Status == "warn" && doc.reason(append(parts, "held back by")...) != "" && doc.reason("are not confirmed") == ""
 		})
+		p.causes(append(parts, "WAL is held back by", `(user "postgres"`, "open since 20")...)
 	}
 	named("PID "+elsewhere.pid+" ", elsewhere.terminate())
 	w.exec(strings.TrimSuffix(elsewhere.terminate(), ";")) // as told
@@ -249,6 +250,11 @@ func TestOldTransactionsThatHoldWALAreNamed(t *testing.T) {
 	w.verify(0)
 	w.allMarked()
 	w.confirmedPast()
+
+	// What is left is the WAL that somebody else's slot keeps.
+	p.causes("Another slot is what keeps WAL: ", `"oracle"`, "which nobody reads", "MiB", "pg_drop_replication_slot('oracle')")
+	w.exec(`SELECT pg_drop_replication_slot('oracle')`) // as told
+	p.becomes("ok, without a cause", func(_ int, doc healthDocument) bool { return doc.Status == "ok" && doc.Cause == "" })
 }
 
 // A first start waits for the transactions that are open, in any database. It

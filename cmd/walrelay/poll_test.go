@@ -448,6 +448,7 @@ func TestPollWarnsOfASlotThatNobodyReads(t *testing.T) {
 	elsewhere.stop()
 	p.saysInHealth("warn", "MiB of WAL", `slot "walrelay", which nobody reads`, "walrelay teardown")
 	p.says("level=WARN msg=\"PostgreSQL keeps")
+	p.causes(`No relay is connected to slot "walrelay" since 20`, "a poller does not read from it")
 	run = w.startRelay()
 	run.streams()
 	p.saysInHealth("warn", "beside this poller")
