@@ -26,6 +26,7 @@ type options struct {
 	budget   int // MB, max_slot_wal_keep_size
 	before   int // seconds of writing before Redis stops
 	every    int // seconds between two looks
+	round    int // seconds, checkpoint_timeout
 	walrelay string
 	wal      string // file for all that was seen of the WAL; empty for none
 	patience time.Duration
@@ -82,6 +83,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.IntVar(&o.budget, "budget", 256, "max_slot_wal_keep_size in MB, 32 to 100000")
 	flags.IntVar(&o.before, "before", 60, "how many seconds are written before Redis stops, 0 to 3600")
 	flags.IntVar(&o.every, "every", 5, "seconds between two looks, 1 to 600")
+	flags.IntVar(&o.round, "checkpoints", 300, "seconds from one checkpoint to the next, 30 to 3600; full pages are known\nafter one round, and the budget has to last for some")
 	flags.StringVar(&o.walrelay, "walrelay", "", "run this walrelay `binary` instead of building one")
 	flags.StringVar(&o.wal, "wal", "", "write to this `file` where the WAL was at each second")
 	err := flags.Parse(args)
@@ -105,5 +107,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	within("budget", o.budget, 32, 100000)
 	within("before", o.before, 0, 3600)
 	within("every", o.every, 1, 600)
+	within("checkpoints", o.round, 30, 3600)
 	return o, err
 }

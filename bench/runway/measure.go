@@ -80,6 +80,8 @@ func (s *stage) start(ctx context.Context, host *testservers.Program) error {
 	err := host.Try(func() {
 		s.postgres = testservers.StartPostgres(host, testservers.PostgresOptions{Settings: map[string]string{
 			"max_slot_wal_keep_size": fmt.Sprint(s.budget, "MB"),
+			"checkpoint_timeout":     fmt.Sprint(s.round, "s"),
+			"max_wal_size":           "4GB", // no other checkpoints
 			"synchronous_commit":     "off", // it is not the disk that is measured
 		}})
 		s.redis = testservers.StartRedis(host, testservers.RedisOptions{})

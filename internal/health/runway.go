@@ -18,7 +18,8 @@ const (
 	// that is kept to count as not growing.
 	releases = 0.9
 	// leapSlack is how much writing the depths of two troughs differ by in the
-	// best of health: a leap is late, and seen late by a sample.
+	// best of health: a leap is late, and seen late by a sample. What counts is
+	// the fastest writing, since a burst may be over one trough alone.
 	leapSlack = 20 * time.Second
 	// shortFor is how long the runway has to be short for that to be critical, and
 	// shortPart the part of what is left of it that is long enough, too.
@@ -105,10 +106,19 @@ func (h *history) growth(position func(point) cdc.LSN, hold hold) (bytesPerSecon
 		return 0, false
 	}
 	more := kept(last) - kept(first)
-	if more <= max((1-releases)*took.Seconds(), leapSlack.Seconds())*written {
+	if more <= max((1-releases)*took.Seconds()*written, leapSlack.Seconds()*fastest(points)) {
 		return 0, true
 	}
 	return more / took.Seconds(), true
+}
+
+// fastest is how fast WAL was written between two samples at most, in bytes per
+// second.
+func fastest(points []point) (most float64) {
+	for i := 1; i < len(points); i++ {
+		most = max(most, float64(points[i].end-points[i-1].end)/points[i].at.Sub(points[i-1].at).Seconds())
+	}
+	return most
 }
 
 // budget is WAL that may still be written before something ends.
