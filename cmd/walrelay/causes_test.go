@@ -93,6 +93,19 @@ func (w *world) emit(mib int) {
 	w.exec(fmt.Sprintf(`SELECT count(pg_logical_emit_message(false, 'filler', repeat('x', 1 << 20))) FROM generate_series(1, %d)`, mib))
 }
 
+// checkpointing is for a loop that waits for WAL to be let go: PostgreSQL moves
+// restart_lsn on where it notes which transactions are open, as it does with a
+// checkpoint. It makes one a second.
+func (w *world) checkpointing() func() {
+	var last time.Time
+	return func() {
+		if time.Since(last) >= time.Second {
+			w.exec(`CHECKPOINT`)
+			last = time.Now()
+		}
+	}
+}
+
 // Redis is away and WAL piles up: from a warning by way of each level of age,
 // lag, runway and wal_status to a slot that is lost. Each level is reached by
 // what has it, and names Redis; all are left when Redis is back. A relay that
@@ -146,8 +159,9 @@ func TestLevelsWhileRedisIsAway(t *testing.T) {
 
 	// In time.
 	w.toRedis.Restore()
+	checkpoint := w.checkpointing()
 	p.becomes("ok, without a cause", func(code int, doc healthDocument) bool {
-		w.exec(`CHECKPOINT`) // PostgreSQL moves restart_lsn on when it notes which transactions are open
+		checkpoint()
 		return code == 200 && doc.Status == "ok" && doc.Cause == "" && doc.Runway == nil && doc.Ready
 	})
 	p.says("msg=health status=ok before=critical")
@@ -226,11 +240,15 @@ func TestStreamingAndMonitorFailApart(t *testing.T) {
 	})
 	p.isReady(true)
 	p.answers()
+	pid := w.walsender()
 	w.insert("nobody looks", 3)
 	w.verify(0)
 	w.allMarked()
 	w.confirmedPast()
 	p.saysInHealth("critical", "PostgreSQL has not answered the monitor")
+	if now := w.walsender(); now != pid {
+		t.Errorf("the monitor took the stream along: PostgreSQL's process %s sends, and before it was %s", now, pid)
+	}
 	w.toPG.OnRequest(nil)
 	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" && len(doc.Reasons) == 0 })
 
@@ -274,8 +292,9 @@ func TestRelayThatIsSlowerThanTheWriters(t *testing.T) {
 	p.isReady(true)
 	rows.end()
 	w.toRedis.OnRequest(nil)
+	checkpoint := w.checkpointing()
 	p.becomes("ok, without a cause of ours", func(_ int, doc healthDocument) bool {
-		w.exec(`CHECKPOINT`)
+		checkpoint()
 		return doc.Status == "ok" && !strings.Contains(doc.Cause, "relay")
 	})
 	w.verify(0)

@@ -192,7 +192,7 @@ func (w *world) eventually(what string, check func() error) {
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
-	for {
+	for pause := 20 * time.Millisecond; ; pause = min(pause+pause/8, 100*time.Millisecond) { // looks cost more than what is looked at
 		err := check()
 		if err == nil {
 			return
@@ -200,7 +200,7 @@ func eventually(t *testing.T, what string, check func() error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: %v", what, err)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 
