@@ -134,14 +134,20 @@ const oldestMost = 100
 // OldestUnpublished is the age of the oldest row that is not marked, as Look has
 // it, but for those in except. It is not found without marks.
 func (t *Table) OldestUnpublished(ctx context.Context, conn *pgx.Conn, except []string) (age time.Duration, found bool, err error) {
-	sql, err := t.Look(oldestMost, except, nil)
+	seen, err := t.LookNow(ctx, conn, oldestMost, except)
+	return seen.Age, seen.Found, err
+}
+
+// LookNow looks by itself at the rows that are not marked with the smallest ids,
+// but for those in except. Without marks nothing is seen.
+func (t *Table) LookNow(ctx context.Context, conn *pgx.Conn, limit int, except []string) (Looked, error) {
+	sql, err := t.Look(limit, except, nil)
 	if err != nil || sql == "" {
-		return 0, false, err
+		return Looked{}, err
 	}
 	results, err := conn.PgConn().Exec(ctx, noScan+sql).ReadAll()
 	if err != nil {
-		return 0, false, t.Unseen(err)
+		return Looked{}, t.Unseen(err)
 	}
-	seen, err := t.Saw(string(results[len(results)-1].Rows[0][0]))
-	return seen.Age, seen.Found, err
+	return t.Saw(string(results[len(results)-1].Rows[0][0]))
 }

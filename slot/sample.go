@@ -53,6 +53,8 @@ type Sample struct {
 // https://www.postgresql.org/docs/current/view-pg-replication-slots.html
 type SlotLag struct {
 	Name             string
+	Plugin           string
+	Database         string // empty for a physical slot
 	Active           bool
 	ActivePID        int
 	WALStatus        string // reserved, extended, unreserved or lost
@@ -215,6 +217,7 @@ func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string,
 		err := foreign(slot.Name, kind, plugin, slotDatabase, database)
 		sample.Foreign = err != nil
 		problems = append(problems, err)
+		slot.Plugin, slot.Database = plugin, slotDatabase
 		slot.InactiveSince = timeOrZero(inactive)
 		if sends {
 			slot.Sender = &Sender{Started: timeOrZero(started), LastReply: timeOrZero(reply)}

@@ -72,12 +72,13 @@ func (s *Session) Slot(ctx context.Context) (*cdc.Slot, error) {
 	return slot, nil
 }
 
+const walEndSQL = `SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text`
+
 // WALEnd is the end of the WAL that is safe on the server's disk; on a standby,
 // of the WAL that it has replayed.
 func (s *Session) WALEnd(ctx context.Context) (cdc.LSN, error) {
 	var end lsn
-	err := s.ask(ctx, `SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-		ELSE pg_current_wal_flush_lsn() END)::text`, nil, &end)
+	err := s.ask(ctx, walEndSQL, nil, &end)
 	if err != nil {
 		return 0, fmt.Errorf("read the end of the WAL: %w", err)
 	}
@@ -98,12 +99,15 @@ func (s *Session) Clock(ctx context.Context) (time.Time, error) {
 // connection's and dies with the session. It keeps two relays from creating or
 // dropping the slot at once; for streaming, the slot itself is the lock.
 func (s *Session) TryLock(ctx context.Context) (bool, error) {
-	row, err := s.command(ctx, "SELECT pg_try_advisory_lock(hashtextextended("+cdc.QuoteLiteral("walrelay:"+s.cfg.Slot)+", 0))")
+	row, err := s.command(ctx, "SELECT pg_try_advisory_lock(hashtextextended("+cdc.QuoteLiteral(lockName(s.cfg.Slot))+", 0))")
 	if err != nil {
 		return false, s.commandError(fmt.Sprintf("lock slot %q", s.cfg.Slot), err)
 	}
 	return string(row[0]) == "t", nil
 }
+
+// lockName is what the key of a slot's lock is made of.
+func lockName(slot string) string { return "walrelay:" + slot }
 
 // Close ends both connections, in bounded time and whatever went wrong before.
 // A stream is ended in order, so that the last status has arrived and the slot

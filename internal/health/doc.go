@@ -21,6 +21,7 @@
 //	starting                                        as if streaming were away
 //	standby, another relay is active                ok
 //	standby, no other relay is active               as if streaming were away
+//	no relay at work, seen from outside             as if streaming were away
 //	backfill                                        ok
 //	a backfill that waits for another transaction   warn
 //	a row that stays locked, so not marked          warn

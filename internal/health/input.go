@@ -19,7 +19,12 @@ const (
 	RolePolling   Role = "polling"
 )
 
-// Roles returns every role.
+// RoleNone is that of somebody who looks from outside and sees no relay at work:
+// Streaming says that none is expected, and StreamingAwaySince since when there
+// is none.
+const RoleNone Role = "none"
+
+// Roles returns every role of a relay.
 func Roles() []Role {
 	return []Role{RoleStarting, RoleBackfill, RoleStreaming, RoleStandby, RolePolling}
 }

@@ -123,12 +123,17 @@ func (j *judgement) lostWAL() {
 func (j *judgement) away() {
 	in := &j.in
 	if d, since := j.since(in.DatabaseAwaySince); !in.DatabaseAwaySince.IsZero() {
-		j.say(j.awayStatus(d), "PostgreSQL has not answered the monitor%s%s; slot and age are as last seen.", since, lastError(in.DatabaseError))
+		switch {
+		case in.Role == RoleNone && in.SampledAt.IsZero():
+			j.say(j.awayStatus(d), "PostgreSQL has not answered%s%s.", since, lastError(in.DatabaseError))
+		default:
+			j.say(j.awayStatus(d), "PostgreSQL has not answered the monitor%s%s; slot and age are as last seen.", since, lastError(in.DatabaseError))
+		}
 	}
 	j.streaming()
 	if d, since := j.since(in.RedisAwaySince); !in.RedisAwaySince.IsZero() && !in.RedisStopped {
 		wait := "in PostgreSQL, which keeps their WAL"
-		if in.Role == RolePolling {
+		if in.Role == RolePolling || in.Role == RoleNone && in.Slot == nil {
 			wait = "in the table"
 		}
 		j.say(j.awayStatus(d), "Redis has been away%s%s; rows wait %s.", since, lastError(in.RedisError), wait)
@@ -156,6 +161,14 @@ func (j *judgement) streaming() {
 	case RoleStreaming:
 		if !in.Streaming {
 			j.say(j.awayStatus(d), "Streaming from PostgreSQL has been interrupted%s%s.", since, last)
+		}
+	case RoleNone:
+		switch {
+		case in.Streaming || !in.DatabaseAwaySince.IsZero():
+		case in.Slot == nil:
+			j.say(j.awayStatus(d), "No relay is at work%s, and there is no slot.", since)
+		default:
+			j.say(j.awayStatus(d), "No relay is connected to slot %q%s.", in.Slot.Name, since)
 		}
 	case RolePolling:
 		if !in.Streaming {

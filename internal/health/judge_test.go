@@ -70,6 +70,7 @@ func TestJudge(t *testing.T) {
 	toStarting := func(in *Input) {
 		in.Role, in.Streaming, in.StreamingAwaySince, in.Slot = RoleStarting, false, ago(3*time.Second), nil
 	}
+	toNone := func(in *Input) { in.Role, in.Streaming, in.Slot.Active = RoleNone, false, false }
 	toPolling := func(in *Input) { in.Role, in.Slot = RolePolling, nil }
 	toLeftover := func(active bool) change {
 		return func(in *Input) {
@@ -287,6 +288,21 @@ func TestJudge(t *testing.T) {
 		{"standby with nobody active, then no database", []change{toAlone, toDatabaseAway(time.Second), func(in *Input) { in.StreamingAwaySince = ago(time.Minute) }}, StatusCritical, []string{
 			"Stands by, but no relay has been active for 1 min: no row is published.",
 			"PostgreSQL has not answered the monitor for 1.0 s (last error: i/o timeout); slot and age are as last seen.",
+		}},
+
+		// From outside
+		{"no relay", []change{toNone}, StatusWarn, []string{`No relay is connected to slot "walrelay".`}},
+		{"no relay for the threshold", []change{toNone, func(in *Input) { in.StreamingAwaySince = ago(time.Minute) }}, StatusCritical, []string{
+			`No relay is connected to slot "walrelay" for 1 min.`,
+		}},
+		{"no relay and no slot", []change{toNone, func(in *Input) { in.Slot, in.StreamingAwaySince = nil, ago(time.Second) }}, StatusWarn, []string{
+			"No relay is at work for 1.0 s, and there is no slot.",
+		}},
+		{"no relay, and none is expected", []change{toNone, toRedisAway(time.Second), func(in *Input) { in.Slot, in.Streaming = nil, true }}, StatusWarn, []string{
+			"Redis has been away for 1.0 s (last error: connection refused); rows wait in the table.",
+		}},
+		{"nobody answers", []change{toNone, toDatabaseAway(time.Second), func(in *Input) { in.Slot = nil }}, StatusWarn, []string{
+			"PostgreSQL has not answered for 1.0 s (last error: i/o timeout).",
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

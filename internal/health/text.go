@@ -7,6 +7,12 @@ import (
 	"time"
 )
 
+// Duration is a duration as the reasons print it.
+func Duration(d time.Duration) string { return duration(max(0, d)) }
+
+// Size is a number of bytes as the reasons print it.
+func Size(n int64) string { return size(max(0, n)) }
+
 // duration prints in the two largest units. It rounds down, so that a text
 // never claims more than a threshold saw.
 func duration(d time.Duration) string {

@@ -1,0 +1,131 @@
+package slot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/pg"
+)
+
+const (
+	// lookTimeout bounds one question of a Looker, for the server.
+	lookTimeout = 3 * time.Second
+	// lookLockTimeout bounds how long it waits for who changes a table.
+	lookLockTimeout = time.Second
+)
+
+// Looker looks from outside, for somebody who is no relay. It keeps an ordinary
+// connection, which needs no REPLICATION and may only read. It is not safe for
+// use by several goroutines at once.
+type Looker struct {
+	cfg      Config
+	monitor  *Monitor
+	ordinary *ordinary
+	server   cdc.Server // of that connection
+}
+
+// View is what a Looker saw.
+type View struct {
+	Sample
+	// Server has the end of the WAL as written, and no history: who needs that
+	// asks with REPLICATION. The timeline is not known of a standby.
+	Server cdc.Server
+	Clock  time.Time // the server's
+
+	Publication error // that it is missing, or would lose rows
+	Published   bool  // there is one
+	// LockPID is the server process of a relay that is about to begin or in the
+	// middle of a backfill; 0 for none.
+	LockPID int
+}
+
+// NewLooker makes a looker. It connects to nothing.
+func NewLooker(cfg Config, log *slog.Logger) *Looker {
+	return &Looker{cfg: cfg, monitor: NewMonitor(cfg, log)}
+}
+
+// Look connects where that is needed, and looks. ctx bounds it.
+func (l *Looker) Look(ctx context.Context) (View, error) {
+	v, err := l.look(ctx)
+	if err != nil {
+		l.Close()
+	}
+	if ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
+		err = errors.New("it does not answer")
+	}
+	return v, err
+}
+
+func (l *Looker) look(ctx context.Context) (View, error) {
+	if l.ordinary == nil {
+		if err := l.connect(ctx); err != nil {
+			return View{}, err
+		}
+	}
+	conn := l.ordinary.conn
+	v := View{Server: l.server}
+	v.Sample, _ = l.monitor.look(ctx, conn, nil)
+	if v.Err != nil {
+		return v, v.Err
+	}
+	v.Server.Standby, v.Server.Timeline, v.Server.WALEnd = v.Recovery, v.Timeline, v.WALEnd
+	state, err := readPublication(ctx, conn, l.cfg)
+	if err != nil {
+		return v, err
+	}
+	v.Publication, v.Published = state.verify(l.cfg), state.Exists
+	// As PostgreSQL shows the lock that TryLock takes.
+	// https://www.postgresql.org/docs/current/view-pg-locks.html
+	err = conn.QueryRow(ctx, `
+		SELECT clock_timestamp(), coalesce((SELECT min(pid) FROM pg_locks
+			WHERE locktype = 'advisory' AND granted AND objsubid = 1
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+				AND classid::bigint << 32 | objid::bigint = hashtextextended($1, 0)), 0)`, lockName(l.cfg.Slot)).
+		Scan(&v.Clock, &v.LockPID)
+	return v, err
+}
+
+// connect opens the connection, and learns whose it is.
+func (l *Looker) connect(ctx context.Context) (err error) {
+	if l.ordinary, err = dial(ctx, l.cfg.Conn); err != nil {
+		return err
+	}
+	conn := l.ordinary.conn
+	_, err = conn.Exec(ctx, fmt.Sprintf("SET default_transaction_read_only = on; SET statement_timeout = %d; SET lock_timeout = %d",
+		lookTimeout.Milliseconds(), lookLockTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		return err
+	}
+	l.server = cdc.Server{Version: pg.ServerVersion(conn.PgConn())}
+	return conn.QueryRow(ctx, `SELECT system_identifier::text, current_database() FROM pg_control_system()`).
+		Scan(&l.server.SystemID, &l.server.Database)
+}
+
+// Conn is the connection, for further questions; nil where there is none.
+func (l *Looker) Conn() *pgx.Conn {
+	if l.ordinary == nil {
+		return nil
+	}
+	return l.ordinary.conn
+}
+
+// WALEnd is the end of the WAL that is safe on the server's disk.
+func (l *Looker) WALEnd(ctx context.Context) (cdc.LSN, error) {
+	var end lsn
+	err := l.ordinary.conn.QueryRow(ctx, walEndSQL).Scan(&end)
+	return cdc.LSN(end), err
+}
+
+// Close ends the connection. The next look opens another.
+func (l *Looker) Close() {
+	if l.ordinary != nil {
+		l.ordinary.close()
+		l.ordinary = nil
+	}
+}

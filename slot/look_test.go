@@ -1,0 +1,98 @@
+package slot
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stagedoor/walrelay/internal/pg"
+	"github.com/stagedoor/walrelay/internal/testservers"
+)
+
+// A role that may not replicate, nor read the table, sees the slot, who reads
+// it, who is about to, and the publication; and its connection changes nothing.
+func TestLookFromOutside(t *testing.T) {
+	common := onCommon(t)
+	w := common.named(t, "looked_at")
+	cfg := w.cfg
+	cfg.Conn = w.parse(w.as(w.role(`LOGIN`)))
+	l := NewLooker(cfg, slog.New(slog.DiscardHandler))
+	defer l.Close()
+	look := func() View {
+		t.Helper()
+		v, err := l.Look(w.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	v := look()
+	if v.Slot != nil || v.LockPID != 0 || v.Published || !errors.Is(v.Publication, ErrPublication) {
+		t.Errorf("before anything is there it sees %+v", v)
+	}
+	s := w.open()
+	if ok, err := s.TryLock(w.ctx()); err != nil || !ok {
+		t.Fatalf("the lock: %v, %v", ok, err)
+	}
+	v = look()
+	if v.LockPID != int(s.repl.PID()) {
+		t.Errorf("the lock is held by %d, it sees %d", s.repl.PID(), v.LockPID)
+	}
+	if want := s.Server(); v.Server.SystemID != want.SystemID || v.Server.Database != want.Database || v.Server.Timeline != want.Timeline || v.Server.Version != want.Version {
+		t.Errorf("the server is %+v, to a relay %+v", v.Server, want)
+	}
+	if d := time.Since(v.Clock); d.Abs() > soon {
+		t.Errorf("its clock is off by %v", d)
+	}
+	s.Close()
+	second, _ := w.stream()
+	v = look()
+	if v.Slot == nil || v.Slot.Plugin != outputPlugin || v.Slot.Database != v.Server.Database || v.Slot.ActivePID != int(second.repl.PID()) || v.LockPID != 0 {
+		t.Errorf("while a relay streams it sees %+v", v)
+	}
+	if !v.Published || v.Publication != nil {
+		t.Errorf("the publication is there: %v, %v", v.Published, v.Publication)
+	}
+	if end, err := l.WALEnd(w.ctx()); err != nil || end < v.Slot.ConfirmedFlush {
+		t.Errorf("the WAL ends at %s, %v", end, err)
+	}
+	if _, err := l.Conn().Exec(w.ctx(), `CREATE TEMPORARY TABLE t ()`); pg.Code(err) != codeReadOnlyTransaction {
+		t.Errorf("a table can be made: %v", err)
+	}
+	// It connects again where the connection was lost.
+	if _, err := common.connect(w.dsn).Exec(w.ctx(), `SELECT pg_terminate_backend($1)`, int(l.Conn().PgConn().PID())); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has noticed", func() bool {
+		_, err := l.Look(w.ctx())
+		return err != nil
+	})
+	look()
+}
+
+// A server that does not answer holds nobody for longer than is allowed.
+func TestLookAtAFrozenServer(t *testing.T) {
+	w := onCommon(t).named(t, "frozen_look")
+	proxy := testservers.StartProxy(t, w.Addr())
+	cfg := w.cfg
+	cfg.Conn = w.parse(strings.Replace(w.dsn, w.Addr(), proxy.Addr(), 1))
+	l := NewLooker(cfg, slog.New(slog.DiscardHandler))
+	defer l.Close()
+	if _, err := l.Look(w.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Stall()
+	for range 2 {
+		ctx, cancel := context.WithTimeout(w.ctx(), 200*time.Millisecond)
+		if _, err := l.Look(ctx); err == nil || !strings.Contains(err.Error(), "it does not answer") {
+			t.Errorf("it says %v", err)
+		}
+		cancel()
+		if l.Conn() != nil {
+			t.Error("the connection is kept")
+		}
+	}
+}
