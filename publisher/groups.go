@@ -65,10 +65,13 @@ func (p *Publisher) Stream(ctx context.Context, name string, groups bool) (Strea
 	return s, err
 }
 
+// NotAllowed reports whether an error is that the user may not do that.
+func NotAllowed(err error) bool { return err != nil && notAllowed(err.Error()) }
+
 // notAllowed reports whether a script's error is that the user may not run a
 // command, in the words of the versions of Redis.
 func notAllowed(text string) bool {
-	return strings.Contains(text, "NOPERM") || strings.Contains(text, "can't run this command")
+	return strings.Contains(text, "NOPERM") || strings.Contains(text, "can't run this command") || strings.Contains(text, "can't access at least one of the keys")
 }
 
 // parseStream reads the script's answer.

@@ -86,12 +86,7 @@ func (r *Relay) rowError(ev cdc.Event, why error) *RowError {
 	if !ev.Position.IsZero() {
 		name += fmt.Sprintf(" (row %d of transaction %d at %s)", ev.Position.Ordinal, ev.Commit.XID, ev.Commit.LSN)
 	}
-	flag := "--id "
-	if strings.HasPrefix(ev.ID, "-") {
-		flag = "--id="
-	}
-	fix := fmt.Sprintf("to go on without it, have it put on the stream %q instead: walrelay skip %s%s",
-		cdc.DeadStream(r.cfg.Stream), flag, shellWord(ev.ID))
+	fix := skipFix(r.cfg.Stream, ev.ID)
 	var refused *refusedError
 	f := fault.As(why)
 	if errors.As(why, &refused) {
@@ -101,6 +96,21 @@ func (r *Relay) rowError(ev cdc.Event, why error) *RowError {
 		fix = f.Fix + "; or, " + fix
 	}
 	return &RowError{Row: row, err: &fault.Error{Problem: name + " cannot be published: " + row.Reason, Fix: fix}}
+}
+
+// skipFix is the command that has a row skipped, and what it does.
+func skipFix(stream, row string) string {
+	flag := "--id "
+	if strings.HasPrefix(row, "-") {
+		flag = "--id="
+	}
+	return fmt.Sprintf("to go on without it, have it put on the stream %q instead: walrelay skip %s%s", cdc.DeadStream(stream), flag, shellWord(row))
+}
+
+// StoppedAt is the fault of a line that stops at a row, as the checkpoint tells
+// of it.
+func StoppedAt(b cdc.Blocked, stream string) error {
+	return &fault.Error{Problem: fmt.Sprintf("the row %s cannot be published: %s", b.Row, b.Reason), Fix: skipFix(stream, b.Row)}
 }
 
 // shellWord quotes an argument for a shell where it needs that.

@@ -136,12 +136,17 @@ func (s *status) healed(kind cdc.Kind) {
 
 // doubt notes what no heal could know; nil for nothing.
 func (s *status) doubt(d *cdc.Doubt) {
-	text := ""
-	if d != nil {
-		at := d.Before.UTC().Format(time.RFC3339)
-		text = fmt.Sprintf("%s; entries of rows that were marked before %s may be gone, and were not appended again: to append those that the stream lacks, run `walrelay heal --since TIME` with the time from which on; to leave it at that, run `walrelay heal --accept-gap`", d.Reason, at)
+	s.set(func(now *Status) { now.Doubt = InDoubt(d) })
+}
+
+// InDoubt is what no heal could know, and the commands that decide; "" for
+// nothing.
+func InDoubt(d *cdc.Doubt) string {
+	if d == nil {
+		return ""
 	}
-	s.set(func(now *Status) { now.Doubt = text })
+	at := d.Before.UTC().Format(time.RFC3339)
+	return fmt.Sprintf("%s; entries of rows that were marked before %s may be gone, and were not appended again: to append those that the stream lacks, run `walrelay heal --since TIME` with the time from which on; to leave it at that, run `walrelay heal --accept-gap`", d.Reason, at)
 }
 
 func (s *status) rowLocked(text string) { s.set(func(now *Status) { now.LockedRow = text }) }

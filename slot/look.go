@@ -43,6 +43,9 @@ type View struct {
 	// LockPID is the server process of a relay that is about to begin or in the
 	// middle of a backfill; 0 for none.
 	LockPID int
+	// WaitsFor is the transaction that the relay waits for there, in order to
+	// create the slot.
+	WaitsFor *Holder
 }
 
 // NewLooker makes a looker. It connects to nothing.
@@ -57,7 +60,7 @@ func (l *Looker) Look(ctx context.Context) (View, error) {
 		l.Close()
 	}
 	if ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
-		err = errors.New("it does not answer")
+		err = errors.New("no answer in time")
 	}
 	return v, err
 }
@@ -88,6 +91,9 @@ func (l *Looker) look(ctx context.Context) (View, error) {
 				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 				AND classid::bigint << 32 | objid::bigint = hashtextextended($1, 0)), 0)`, lockName(l.cfg.Slot)).
 		Scan(&v.Clock, &v.LockPID)
+	if err == nil && v.LockPID != 0 {
+		v.WaitsFor, _, err = readWaitedFor(ctx, conn, uint32(v.LockPID))
+	}
 	return v, err
 }
 

@@ -47,6 +47,27 @@ func TestLookFromOutside(t *testing.T) {
 	if d := time.Since(v.Clock); d.Abs() > soon {
 		t.Errorf("its clock is off by %v", d)
 	}
+	// Before it has a slot, it waits for who has written.
+	holder := w.connect(w.dsn)
+	if _, err := holder.PgConn().Exec(w.ctx(), `BEGIN; INSERT INTO `+w.cfg.Table.String()+` (payload) VALUES ('x')`).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	created := make(chan error, 1)
+	go func() {
+		_, err := s.command(w.ctx(), `CREATE_REPLICATION_SLOT waits TEMPORARY LOGICAL pgoutput`)
+		created <- err
+	}()
+	eventually(t, "it sees what is waited for", func() bool {
+		v = look()
+		return v.WaitsFor != nil
+	})
+	if v.WaitsFor.PID != int(holder.PgConn().PID()) {
+		t.Errorf("it waits for %v, and sees %v", holder.PgConn().PID(), v.WaitsFor)
+	}
+	closeQuietly(holder)
+	if err := <-created; err != nil {
+		t.Error(err)
+	}
 	s.Close()
 	second, _ := w.stream()
 	v = look()
@@ -87,7 +108,7 @@ func TestLookAtAFrozenServer(t *testing.T) {
 	proxy.Stall()
 	for range 2 {
 		ctx, cancel := context.WithTimeout(w.ctx(), 200*time.Millisecond)
-		if _, err := l.Look(ctx); err == nil || !strings.Contains(err.Error(), "it does not answer") {
+		if _, err := l.Look(ctx); err == nil || !strings.Contains(err.Error(), "no answer in time") {
 			t.Errorf("it says %v", err)
 		}
 		cancel()

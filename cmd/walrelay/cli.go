@@ -22,6 +22,7 @@ type cli struct {
 	Run      runCmd      `cmd:"" help:"Carry rows to the stream until told to stop."`
 	Poll     pollCmd     `cmd:"" help:"Carry rows by polling the table, where logical replication is not allowed."`
 	Check    checkCmd    `cmd:"" help:"Look whether run would work, and print what repairs it. Changes nothing."`
+	Status   statusCmd   `cmd:"" help:"Show how PostgreSQL and Redis are, with a relay or without. Changes nothing."`
 	Audit    auditCmd    `cmd:"" help:"Compare the table with the stream: every row once, and nothing else."`
 	Heal     healCmd     `cmd:"" help:"Have the relay publish what the stream lacks."`
 	Purge    purgeCmd    `cmd:"" help:"Delete rows that were published long ago."`

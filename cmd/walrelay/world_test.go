@@ -378,6 +378,10 @@ type healthDocument struct {
 	} `json:"slot"`
 	Age       *float64 `json:"oldest_unpublished_age_seconds"`
 	Published uint64   `json:"published_total"`
+	Stream    *struct {
+		Length int64
+		Groups []struct{ Pending int64 }
+	}
 }
 
 // becomes waits until the health document is as wanted.

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stagedoor/walrelay/internal/health"
+	"github.com/stagedoor/walrelay/internal/status"
+)
+
+// statusArgs are those of walrelay status in this world, as a role that may
+// neither replicate nor change the schema, and the user of a relay.
+func (w *world) statusArgs(flags ...string) []string {
+	return append([]string{
+		"status", "--postgres", strings.Replace(w.relayDSN(), "postgres@", "viewer@", 1),
+		"--redis", "redis://relay:secret@" + w.toRedis.Addr() + "/0",
+	}, flags...)
+}
+
+// status looks once, and returns what it prints, its words with one space between
+// them.
+func (w *world) status(code int, flags ...string) string {
+	w.t.Helper()
+	got, stdout, stderr := walrelay(nil, w.statusArgs(flags...)...)
+	if got != code {
+		w.t.Errorf("%v: exit code %d, want %d:\n%s%s", flags, got, code, stdout, stderr)
+	}
+	if strings.Contains(stdout+stderr, "\x1b") || strings.Contains(stdout+stderr, "secret") {
+		w.t.Errorf("it shows:\n%s%s", stdout, stderr)
+	}
+	return strings.Join(strings.Fields(stdout), " ")
+}
+
+// statusJSON is the same as a document.
+func (w *world) statusJSON(code int, flags ...string) (r status.Report) {
+	w.t.Helper()
+	text := w.status(code, append(flags, "--json")...)
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		w.t.Fatalf("%v: %s", err, text)
+	}
+	return r
+}
+
+// statusBecomes looks until what is seen is as wanted.
+func (w *world) statusBecomes(what string, is func(status.Report) bool) status.Report {
+	w.t.Helper()
+	var r status.Report
+	w.eventually("status shows "+what, func() error {
+		_, stdout, _ := walrelay(nil, w.statusArgs("--json")...)
+		r = status.Report{}
+		if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+			return err
+		}
+		if !is(r) {
+			return fmt.Errorf("%s", stdout)
+		}
+		return nil
+	})
+	return r
+}
+
+func wantParts(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("it does not say %q:\n%s", part, text)
+		}
+	}
+}
+
+// One outbox from before its first relay to after its slot is gone, seen by a
+// role that may neither replicate nor change anything.
+func TestStatusFromTheFirstRowOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.exec(`CREATE ROLE viewer LOGIN; GRANT SELECT, UPDATE (published_at) ON outbox TO viewer`)
+	w.acl("on", ">secret", "resetkeys", "~jobs", "~jobs:dead", "~walrelay:*", "-@all")
+	for _, command := range allowedCommands {
+		w.acl("+" + command)
+	}
+
+	text := w.status(exitDone)
+	wantParts(t, text, `OK No relay has worked here with a slot "walrelay".`, "none has worked here", "no row waits", "Checkpoint there is none", "jobs: no entry yet")
+	w.insert("first", 3)
+	text = w.status(exitFailure, "--age-critical", "1us")
+	wantParts(t, text, "CRITICAL", "3 rows wait since", "walrelay check")
+
+	p := w.startRelay(w.asRedisUser()...)
+	p.streams()
+	w.allMarked()
+	w.redisDo("XGROUP", "CREATE", "jobs", "mail", "0")
+	w.redisDo("XREADGROUP", "GROUP", "mail", "one", "COUNT", "1", "STREAMS", "jobs", ">")
+	r := w.statusBecomes("a relay that streams", func(r status.Report) bool {
+		return r.Status == health.StatusOK && r.Relay.Role == health.RoleStreaming && r.Checkpoint.Phase == "streaming" && r.Checkpoint.Age != nil
+	})
+	if fmt.Sprint(*r.Relay.PID) != w.walsender() || *r.Slot.UnconfirmedBytes > 1<<20 || r.Checkpoint.Verdict != nil || r.Cause != nil || *r.Waiting != 0 {
+		t.Errorf("while a relay streams: %+v", r)
+	}
+	text = w.status(exitDone)
+	wantParts(t, text, "OK A relay streams", "pgoutput, of database", "no row waits", "jobs: 3 entries", "mail 1 1 2", `walrelay: the inserts of "public"."outbox"`)
+	// The relay tells of the stream, too.
+	p.becomes("one that has the stream", func(_ int, doc healthDocument) bool {
+		return doc.Stream != nil && doc.Stream.Length == 3 && len(doc.Stream.Groups) == 1 && doc.Stream.Groups[0].Pending == 1
+	})
+
+	// Looks follow one another, each on its line, and a signal ends that well.
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := w.startProgram(exe, []string{execEnv + "=walrelay"}, w.statusArgs("--watch", "--json", "--interval", "50ms")...)
+	w.eventually("there were three looks", func() error {
+		if n := strings.Count(watch.log.String(), "\n"); n < 3 {
+			return fmt.Errorf("%d lines", n)
+		}
+		return nil
+	})
+	_ = watch.cmd.Process.Signal(syscall.SIGINT)
+	watch.ends()
+	lines := bufio.NewScanner(strings.NewReader(watch.log.String()))
+	for n := 0; n < 3 && lines.Scan(); n++ {
+		var r status.Report
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil || r.Slot == nil {
+			t.Errorf("%v: %s", err, lines.Text())
+		}
+	}
+
+	// Redis is away: the other half is there.
+	w.toRedis.Cut()
+	text = w.status(exitFailure)
+	wantParts(t, text, "Redis does not answer", "Relay streams", "redis-cli -h 127.0.0.1 -p "+fmt.Sprint(w.toRedis.Port())+" --user relay --askpass ping", "Checkpoint not known")
+	w.toRedis.Restore()
+
+	// No relay, and rows wait.
+	p.stop()
+	w.insert("later", 2)
+	text = w.status(exitFailure, "--age-critical", "1us")
+	wantParts(t, text, "CRITICAL No relay is connected since 20", "2 rows wait since 20", `No relay is connected to slot "walrelay" since 20`, "To do", "walrelay run", "walrelay teardown", "no limit is set")
+	r = w.statusJSON(exitFailure, "--age-critical", "1us")
+	if r.Relay.Role != health.RoleNone || r.Relay.Since == nil || r.Slot.Active || *r.Checkpoint.Verdict != "stream" || *r.OldestAge <= 0 || *r.Waiting != 2 {
+		t.Errorf("without a relay: %+v", r)
+	}
+
+	// PostgreSQL is frozen: the other half is there.
+	w.toPG.Stall()
+	text = w.status(exitFailure)
+	wantParts(t, text, "PostgreSQL does not answer: no answer in time", "jobs: 3 entries", "psql -h 127.0.0.1 -p "+fmt.Sprint(w.toPG.Port())+" -U viewer", "Redis answers")
+	w.toPG.Resume()
+
+	// The slot is gone.
+	w.exec(`SELECT pg_drop_replication_slot('walrelay')`)
+	text = w.status(exitDone, "--age-warn", "1h", "--age-critical", "1h")
+	wantParts(t, text, "WARN No relay is connected", "the slot is gone", "there is none named walrelay", "A relay that starts heals that", "walrelay run")
+	text = w.status(exitFailure, "--heal", "manual")
+	wantParts(t, text, "CRITICAL", "walrelay heal")
+	w.startRelay().streams()
+	w.verify(3)
+}
