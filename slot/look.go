@@ -1,6 +1,7 @@
 package slot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,10 @@ const (
 )
 
 // Looker looks from outside, for somebody who is no relay. It keeps an ordinary
-// connection, which needs no REPLICATION and may only read. It is not safe for
-// use by several goroutines at once.
+// connection, which needs no REPLICATION, and asks in transactions that may only
+// read and end at once. No setting outlives them, so that a pooler, should one be
+// between, has none to hand on. It is not safe for use by several goroutines at
+// once.
 type Looker struct {
 	cfg      Config
 	monitor  *Monitor
@@ -55,7 +58,12 @@ func NewLooker(cfg Config, log *slog.Logger) *Looker {
 
 // Look connects where that is needed, and looks. ctx bounds it.
 func (l *Looker) Look(ctx context.Context) (View, error) {
+	kept := l.ordinary != nil
 	v, err := l.look(ctx)
+	if err != nil && kept && ctx.Err() == nil { // that connection may be of before a restart
+		l.Close()
+		v, err = l.look(ctx)
+	}
 	if err != nil {
 		l.Close()
 	}
@@ -71,16 +79,20 @@ func (l *Looker) look(ctx context.Context) (View, error) {
 			return View{}, err
 		}
 	}
-	conn := l.ordinary.conn
 	v := View{Server: l.server}
+	err := l.Ask(ctx, func(ctx context.Context, conn *pgx.Conn) error { return l.view(ctx, conn, &v) })
+	return v, err
+}
+
+func (l *Looker) view(ctx context.Context, conn *pgx.Conn, v *View) error {
 	v.Sample, _ = l.monitor.look(ctx, conn, nil)
 	if v.Err != nil {
-		return v, v.Err
+		return v.Err
 	}
 	v.Server.Standby, v.Server.Timeline, v.Server.WALEnd = v.Recovery, v.Timeline, v.WALEnd
 	state, err := readPublication(ctx, conn, l.cfg)
 	if err != nil {
-		return v, err
+		return err
 	}
 	v.Publication, v.Published = state.verify(l.cfg), state.Exists
 	// As PostgreSQL shows the lock that TryLock takes.
@@ -94,7 +106,24 @@ func (l *Looker) look(ctx context.Context) (View, error) {
 	if err == nil && v.LockPID != 0 {
 		v.WaitsFor, _, err = readWaitedFor(ctx, conn, uint32(v.LockPID))
 	}
-	return v, err
+	return err
+}
+
+// Ask asks further questions over the connection that Look has left, in a
+// transaction of their own. An error of the server leaves the connection usable.
+func (l *Looker) Ask(ctx context.Context, ask func(context.Context, *pgx.Conn) error) error {
+	if l.ordinary == nil {
+		return errLost
+	}
+	conn := l.ordinary.conn
+	begin := fmt.Sprintf("BEGIN READ ONLY; SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d",
+		lookTimeout.Milliseconds(), lookLockTimeout.Milliseconds())
+	if _, err := conn.Exec(ctx, begin, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return err
+	}
+	err := ask(ctx, conn)
+	_, ended := conn.Exec(ctx, "ROLLBACK", pgx.QueryExecModeSimpleProtocol)
+	return cmp.Or(err, ended)
 }
 
 // connect opens the connection, and learns whose it is.
@@ -102,29 +131,17 @@ func (l *Looker) connect(ctx context.Context) (err error) {
 	if l.ordinary, err = dial(ctx, l.cfg.Conn); err != nil {
 		return err
 	}
-	conn := l.ordinary.conn
-	_, err = conn.Exec(ctx, fmt.Sprintf("SET default_transaction_read_only = on; SET statement_timeout = %d; SET lock_timeout = %d",
-		lookTimeout.Milliseconds(), lookLockTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
-	if err != nil {
-		return err
-	}
-	l.server = cdc.Server{Version: pg.ServerVersion(conn.PgConn())}
-	return conn.QueryRow(ctx, `SELECT system_identifier::text, current_database() FROM pg_control_system()`).
-		Scan(&l.server.SystemID, &l.server.Database)
-}
-
-// Conn is the connection, for further questions; nil where there is none.
-func (l *Looker) Conn() *pgx.Conn {
-	if l.ordinary == nil {
-		return nil
-	}
-	return l.ordinary.conn
+	return l.Ask(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		l.server = cdc.Server{Version: pg.ServerVersion(conn.PgConn())}
+		return conn.QueryRow(ctx, `SELECT system_identifier::text, current_database() FROM pg_control_system()`).
+			Scan(&l.server.SystemID, &l.server.Database)
+	})
 }
 
 // WALEnd is the end of the WAL that is safe on the server's disk.
 func (l *Looker) WALEnd(ctx context.Context) (cdc.LSN, error) {
 	var end lsn
-	err := l.ordinary.conn.QueryRow(ctx, walEndSQL).Scan(&end)
+	err := l.Ask(ctx, func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, walEndSQL).Scan(&end) })
 	return cdc.LSN(end), err
 }
 

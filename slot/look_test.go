@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/stagedoor/walrelay/internal/pg"
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
@@ -80,18 +82,25 @@ func TestLookFromOutside(t *testing.T) {
 	if end, err := l.WALEnd(w.ctx()); err != nil || end < v.Slot.ConfirmedFlush {
 		t.Errorf("the WAL ends at %s, %v", end, err)
 	}
-	if _, err := l.Conn().Exec(w.ctx(), `CREATE TEMPORARY TABLE t ()`); pg.Code(err) != codeReadOnlyTransaction {
+	err := l.Ask(w.ctx(), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `CREATE TABLE t ()`)
+		return err
+	})
+	if pg.Code(err) != codeReadOnlyTransaction {
 		t.Errorf("a table can be made: %v", err)
 	}
+	var left string
+	if err := l.ordinary.conn.QueryRow(w.ctx(), `SELECT concat_ws(' ', current_setting('default_transaction_read_only'), current_setting('statement_timeout'), current_setting('lock_timeout'))`).Scan(&left); err != nil || left != "off 0 0" {
+		t.Errorf("of its settings are left %q, %v", left, err)
+	}
 	// It connects again where the connection was lost.
-	if _, err := common.connect(w.dsn).Exec(w.ctx(), `SELECT pg_terminate_backend($1)`, int(l.Conn().PgConn().PID())); err != nil {
+	lost := l.ordinary.conn.PgConn().PID()
+	if _, err := common.connect(w.dsn).Exec(w.ctx(), `SELECT pg_terminate_backend($1)`, int(lost)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has noticed", func() bool {
-		_, err := l.Look(w.ctx())
-		return err != nil
-	})
-	look()
+	if look(); l.ordinary.conn.PgConn().PID() == lost {
+		t.Error("the connection was not lost")
+	}
 }
 
 // A server that does not answer holds nobody for longer than is allowed.
@@ -112,7 +121,7 @@ func TestLookAtAFrozenServer(t *testing.T) {
 			t.Errorf("it says %v", err)
 		}
 		cancel()
-		if l.Conn() != nil {
+		if l.ordinary != nil {
 			t.Error("the connection is kept")
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/stagedoor/walrelay/cdc"
@@ -120,11 +121,13 @@ func (o *outside) lookAtDatabase(ctx context.Context, l *status.Look) (slot.View
 	}
 	d := &o.database
 	d.OldestAge, d.Waiting, d.AgeUnknown, d.Unseen = nil, 0, "", ""
-	err = o.table.Check(ctx, o.slot.Conn())
 	var seen outbox.Looked
-	if err == nil {
-		seen, err = o.table.LookNow(ctx, o.slot.Conn(), status.WaitingMost, nil)
-	}
+	err = o.slot.Ask(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		if err = o.table.Check(ctx, conn); err == nil {
+			seen, err = o.table.LookNow(ctx, conn, status.WaitingMost, nil)
+		}
+		return err
+	})
 	switch {
 	case err != nil:
 		d.Unseen = err.Error()

@@ -53,7 +53,7 @@ func (c *statusCmd) Run(ctx context.Context, p *process) error {
 	if f, ok := p.stdout.(*os.File); ok {
 		screen.terminal = isTerminal(f)
 	}
-	screen.colour = screen.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	screen.colour = colours(screen.terminal, os.Getenv)
 
 	var machine health.Machine
 	for {
@@ -80,6 +80,11 @@ func (c *statusCmd) Run(ctx context.Context, p *process) error {
 		case <-time.After(c.Interval):
 		}
 	}
+}
+
+// colours says whether there are any. https://no-color.org
+func colours(terminal bool, getenv func(string) string) bool {
+	return terminal && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
 
 // limits are those of health, as the settings say.

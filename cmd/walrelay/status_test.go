@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -160,4 +161,50 @@ func TestStatusFromTheFirstRowOn(t *testing.T) {
 	wantParts(t, text, "CRITICAL", "walrelay heal")
 	w.startRelay().streams()
 	w.verify(3)
+}
+
+// On a terminal a look is drawn over the last one, elsewhere below it.
+func TestScreenOfLooks(t *testing.T) {
+	t.Parallel()
+	report := status.NewReport(&status.Look{}, health.Judge(health.Input{}))
+	for name, c := range map[string]struct {
+		screen screen
+		want   string
+	}{
+		"text":     {screen{}, "T\n\nT\n"},
+		"terminal": {screen{watch: true, terminal: true}, "\x1b[H\x1b[2J\x1b[3JT\n\x1b[H\x1b[2J\x1b[3JT\n"},
+		"JSON":     {screen{json: true, watch: true, terminal: true}, "J\nJ\n"},
+	} {
+		var out, text, doc bytes.Buffer
+		if err := report.WriteText(&text, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.NewEncoder(&doc).Encode(report); err != nil {
+			t.Fatal(err)
+		}
+		c.screen.out = &out
+		for range 2 {
+			if err := c.screen.show(report); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := strings.NewReplacer(text.String(), "T\n", doc.String(), "J\n").Replace(out.String())
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		terminal bool
+		environ  map[string]string
+		want     bool
+	}{
+		{true, nil, true},
+		{false, nil, false},
+		{true, map[string]string{"NO_COLOR": "1"}, false},
+		{true, map[string]string{"TERM": "dumb"}, false},
+	} {
+		if got := colours(c.terminal, func(name string) string { return c.environ[name] }); got != c.want {
+			t.Errorf("%+v: %t", c, got)
+		}
+	}
 }
