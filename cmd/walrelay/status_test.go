@@ -140,11 +140,26 @@ func TestStatusFromTheFirstRowOn(t *testing.T) {
 	// No relay, and rows wait.
 	p.stop()
 	w.insert("later", 2)
+	changes := func() string {
+		t.Helper()
+		info, err := w.rdb().Info(t.Context(), "persistence").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(info, "rdb_changes_since_last_save:")
+		n, _, _ := strings.Cut(rest, "\r")
+		return n
+	}
+	before := changes()
 	text = w.status(exitFailure, "--age-critical", "1us")
 	wantParts(t, text, "CRITICAL No relay is connected since 20", "2 rows wait since 20", `No relay is connected to slot "walrelay" since 20`, "To do", "walrelay run", "walrelay teardown", "no limit is set")
 	r = w.statusJSON(exitFailure, "--age-critical", "1us")
 	if r.Relay.Role != health.RoleNone || r.Relay.Since == nil || r.Slot.Active || *r.Checkpoint.Verdict != "stream" || *r.OldestAge <= 0 || *r.Waiting != 2 {
 		t.Errorf("without a relay: %+v", r)
+	}
+
+	if after := changes(); after != before {
+		t.Errorf("looking changed something in Redis: %s changes became %s", before, after)
 	}
 
 	// PostgreSQL is frozen: the other half is there.
@@ -159,8 +174,24 @@ func TestStatusFromTheFirstRowOn(t *testing.T) {
 	wantParts(t, text, "WARN No relay is connected", "the slot is gone", "there is none named walrelay", "A relay that starts heals that", "walrelay run")
 	text = w.status(exitFailure, "--heal", "manual")
 	wantParts(t, text, "CRITICAL", "walrelay heal")
-	w.startRelay().streams()
+	p = w.startRelay()
+	p.streams()
 	w.verify(3)
+
+	// A poller takes over.
+	p.stop()
+	if code, _, stderr := walrelay(nil, "teardown", "--yes", "--postgres", w.dsn, "--redis", w.redis.URL()); code != exitDone {
+		t.Fatalf("teardown ended with %d: %s", code, stderr)
+	}
+	poller := w.startPoll()
+	w.insert("polled", 1)
+	w.allMarked()
+	text = w.status(exitDone)
+	wantParts(t, text, "OK No relay has worked here", "no row waits", "jobs: 6 entries")
+	poller.stop()
+	w.insert("not polled", 1)
+	text = w.status(exitFailure, "--age-critical", "1us")
+	wantParts(t, text, "CRITICAL", "A row waits since 20")
 }
 
 // On a terminal a look is drawn over the last one, elsewhere below it.
