@@ -72,6 +72,10 @@ type Checkpoint struct {
 	History  History `json:"history,omitempty"` // of that timeline
 	Phase    Phase   `json:"phase"`
 
+	// WrittenAt is when, by the clock of the relay that wrote it: for people, who
+	// see by it whether one is at work. Nothing is decided by it.
+	WrittenAt time.Time `json:"written_at,omitzero"`
+
 	// Standby says that it was written while streaming from a standby. Such a
 	// connection goes on over a promotion, so that it may know rows beyond the
 	// point where the timelines part.

@@ -64,7 +64,7 @@ func (r *Relay) newWriter(server cdc.Server, cp *cdc.Checkpoint) *writer {
 func (w *writer) write(ctx context.Context, next cdc.Checkpoint, events []cdc.Event) error {
 	r := w.relay
 	next.Format = cdc.CheckpointFormat
-	next.Version = r.nextVersion()
+	next.Version, next.WrittenAt = r.nextVersion(), time.Now().UTC().Truncate(time.Millisecond)
 	var retry backoff
 	hungUp := 0
 	large := bytesOf(events) >= largeBytes

@@ -27,6 +27,11 @@ const (
 	lookPatience = 4 * time.Second
 	// redisLookPatience bounds one question to Redis.
 	redisLookPatience = 2 * time.Second
+	// stampsLate is how old a checkpoint may be that a relay writes once a second,
+	// by two clocks, and stampsSeen for how long it is looked then whether it is
+	// written after all.
+	stampsLate = 15 * time.Second
+	stampsSeen = 3 * time.Second
 )
 
 // outside looks at both sides as somebody who is no relay. It keeps what was
@@ -40,6 +45,8 @@ type outside struct {
 
 	database status.Database
 	redis    status.Redis
+
+	stampsLate time.Duration
 }
 
 func newOutside(p *process) (*outside, error) {
@@ -54,6 +61,8 @@ func newOutside(p *process) (*outside, error) {
 		table:    outbox.New(outbox.Config{Conn: p.cfg.Postgres, Table: p.cfg.Table, Mapping: p.cfg.Mapping(), Mark: p.cfg.Mark}, quiet),
 		database: status.Database{Check: psqlCommand(p.cfg)},
 		redis:    status.Redis{Check: redisCommand(p.cfg)},
+
+		stampsLate: stampsLate,
 	}, nil
 }
 
@@ -214,26 +223,53 @@ func (o *outside) streamSeen(l *status.Look, s publisher.Stream, err error, bega
 // read after it.
 func (o *outside) lookAtCheckpoint(ctx context.Context, l *status.Look, v slot.View) {
 	r := &o.redis
-	ctx, cancel := context.WithTimeout(ctx, redisLookPatience)
+	ctx, cancel := context.WithTimeout(ctx, redisLookPatience+stampsSeen)
 	defer cancel()
-	cp, streams, err := o.sink.Load(ctx, publisher.Key(v.Server.SystemID, v.Server.Database, o.cfg.Slot))
+	key := publisher.Key(v.Server.SystemID, v.Server.Database, o.cfg.Slot)
+	cp, streams, err := o.sink.Load(ctx, key)
 	if err != nil {
 		r.Asked, r.Checkpoint, r.CheckpointUnknown = false, nil, err.Error()
 		return
 	}
-	r.Asked, r.Checkpoint, r.CheckpointUnknown = true, cp, ""
+	r.Asked, r.Checkpoint, r.CheckpointUnknown, r.StillSince = true, cp, "", time.Time{}
 	s := v.Slot
 	switch {
 	case v.Foreign || v.LockPID != 0:
 	case s != nil && s.Active && cp == nil:
 		l.Notes = append(l.Notes, fmt.Sprintf("The slot is in use, and this Redis has no checkpoint of it: is %s the one that the relay writes to?", o.cfg.Redis))
 	case s != nil && s.Active:
+		o.lookForStamps(ctx, key)
 	case v.Recovery:
 		l.Notes = append(l.Notes, "This is a standby: walrelay check says whether a relay could start here.")
 	case cp != nil && cp.Timeline < v.Timeline:
 		l.Notes = append(l.Notes, fmt.Sprintf("The server is on timeline %d, and the checkpoint is of timeline %d: it failed over, or was restored. walrelay check says what a relay makes of that.", v.Timeline, cp.Timeline))
 	default:
 		o.judge(ctx, l, v, cp, streams)
+	}
+}
+
+// lookForStamps looks whether the relay that streams writes the checkpoint. Where
+// its time is of long ago that may be the fault of a clock.
+func (o *outside) lookForStamps(ctx context.Context, key string) {
+	r := &o.redis
+	held := r.Checkpoint
+	if time.Since(held.WrittenAt) < o.stampsLate {
+		return
+	}
+	for end := time.Now().Add(stampsSeen); time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(stampsSeen / 10):
+		}
+		cp, _, err := o.sink.Load(ctx, key)
+		if err != nil || cp == nil || cp.Version != held.Version {
+			return // it is written, or the next look says why that is not known
+		}
+	}
+	r.StillSince = held.WrittenAt
+	if r.StillSince.IsZero() { // of a release that does not tell
+		r.StillSince = held.CoveredTime
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"syscall"
@@ -131,8 +132,27 @@ func TestStatusFromTheFirstRowOn(t *testing.T) {
 		}
 	}
 
+	// A relay that does not reach Redis is told from one whose clock is off, by who
+	// reaches it.
+	_, cfg, _, err := parse(w.statusArgs("--redis", "redis://relay:secret@"+w.redis.Addr()+"/0"), nil, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := newOutside(&process{cfg: cfg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.close()
+	o.stampsLate = 0
+	if l := o.look(t.Context()); !l.Redis.StillSince.IsZero() || l.Redis.Checkpoint == nil {
+		t.Errorf("a relay that writes: %+v", l.Redis)
+	}
+
 	// Redis is away: the other half is there.
 	w.toRedis.Cut()
+	if l := o.look(t.Context()); l.Redis.StillSince.IsZero() || !l.Redis.AwaySince.IsZero() {
+		t.Errorf("a relay that does not: %+v", l.Redis)
+	}
 	text = w.status(exitFailure)
 	wantParts(t, text, "Redis does not answer", "Relay streams", "redis-cli -h 127.0.0.1 -p "+fmt.Sprint(w.toRedis.Port())+" --user relay --askpass ping", "Checkpoint not known")
 	w.toRedis.Restore()

@@ -8,8 +8,7 @@
 //	seen                                           counts as
 //	the slot is active                             a relay that streams
 //	the lock of the slot's name is held            a backfill; or a start, where there is a slot
-//	neither, and there is a slot or a checkpoint   no relay, since when PostgreSQL or the last stamp says
+//	neither, and there is a slot or a checkpoint   no relay, since when PostgreSQL or the checkpoint says
 //	neither slot nor checkpoint                    no relay, and none is expected: perhaps a poller
-//	a relay streams, and has stamped nothing for   Redis is away for the relay, whoever else reaches it
-//	  15 s
+//	a relay streams, and writes no checkpoint      Redis is away for the relay, whoever else reaches it
 package status

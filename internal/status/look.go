@@ -80,15 +80,14 @@ type Redis struct {
 	Asked             bool            // for the checkpoint, so that nil is none
 	Checkpoint        *cdc.Checkpoint //
 	CheckpointUnknown string          // why it was not asked for
+	// StillSince is since when the relay that streams has not written it; zero
+	// while it does.
+	StillSince time.Time
 }
 
 // WaitingMost is up to how many unpublished rows are counted: that is quick,
 // however many there are.
 const WaitingMost = 100
-
-// stampsLate is for how long a relay that streams, which stamps its checkpoint
-// once a second, may stamp nothing.
-const stampsLate = 15 * time.Second
 
 // role is what a relay does, as seen from outside.
 func (l *Look) role() health.Role {
@@ -126,8 +125,17 @@ func (l *Look) here(t time.Time) time.Time {
 	return l.Database.SeenAt.Add(t.Sub(l.Database.Clock))
 }
 
-// covered is when a relay last stamped the checkpoint, by our clock; zero where
-// that is not known.
+// written is when a relay last wrote the checkpoint, which one that streams does
+// once a second; zero where that is not known.
+func (l *Look) written() time.Time {
+	if cp := l.Redis.Checkpoint; cp != nil {
+		return cp.WrittenAt
+	}
+	return time.Time{}
+}
+
+// covered is as of when the checkpoint covers what it does, by our clock; zero
+// where that is not known. It stands still while no WAL is written.
 func (l *Look) covered() time.Time {
 	if cp := l.Redis.Checkpoint; cp != nil && !cp.CoveredTime.IsZero() {
 		return l.here(cp.CoveredTime)
@@ -136,12 +144,12 @@ func (l *Look) covered() time.Time {
 }
 
 // idleSince is since when no relay reads from the slot, by our clock; zero where
-// that is not known. Before PostgreSQL 17 the last stamp tells.
+// that is not known. Before PostgreSQL 17 the checkpoint tells.
 func (l *Look) idleSince() time.Time {
 	if s := l.Database.Slot; s != nil && !s.InactiveSince.IsZero() {
 		return l.here(s.InactiveSince)
 	}
-	return l.covered()
+	return l.written()
 }
 
 // Input is what package health judges by.
@@ -164,7 +172,7 @@ func (l *Look) Input(limits health.Thresholds) health.Input {
 	if d.Slot != nil {
 		s := *d.Slot
 		if !s.Active && s.InactiveSince.IsZero() {
-			s.InactiveSince = l.covered()
+			s.InactiveSince = l.written()
 		}
 		in.Slot = &s
 	}
@@ -174,11 +182,9 @@ func (l *Look) Input(limits health.Thresholds) health.Input {
 	switch in.Role {
 	case health.RoleStreaming:
 		in.Streaming = true
-		if at := l.covered(); !at.IsZero() && d.AwaySince.IsZero() && l.At.Sub(at) > stampsLate {
-			if in.RedisAwaySince.IsZero() {
-				in.RedisError = "it answers here, and the relay that is connected has written nothing to it since"
-			}
-			in.RedisAwaySince = at
+		if !r.StillSince.IsZero() && r.AwaySince.IsZero() {
+			in.RedisAwaySince = r.StillSince
+			in.RedisError = "it answers here, and the relay that is connected writes nothing to it"
 		}
 	case health.RoleNone:
 		in.Streaming = !l.expected()

@@ -108,6 +108,7 @@ type Publication struct {
 // Checkpoint is what Redis has of the relay.
 type Checkpoint struct {
 	Phase    cdc.Phase  `json:"phase"`
+	Written  *time.Time `json:"written_at"`          // by the clock of the relay
 	Relay    string     `json:"relay"`               // the instance that wrote it last
 	Last     *string    `json:"last_row"`            // LSN of its commit and its number there; nil after a backfill
 	Covered  cdc.LSN    `json:"covered_lsn"`         // nothing up to there is missing on the stream
@@ -186,7 +187,7 @@ func (l *Look) checkpoint() *Checkpoint {
 	}
 	c := &Checkpoint{
 		Phase: cp.Phase, Relay: cp.Version.Instance, Covered: cp.Covered,
-		At: moment(cp.CoveredTime), Timeline: cp.Timeline,
+		At: moment(cp.CoveredTime), Written: moment(cp.WrittenAt), Timeline: cp.Timeline,
 	}
 	if at := l.covered(); !at.IsZero() {
 		age := max(0, l.At.Sub(at).Seconds())

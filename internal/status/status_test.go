@@ -48,7 +48,7 @@ func streaming() *Look {
 			SeenAt: now, Check: "redis-cli -h redis -p 6379 ping", Asked: true,
 			Checkpoint: &cdc.Checkpoint{
 				Version: cdc.Version{Instance: "c1ecae3d74eead28", Counter: 9}, Format: 1, Timeline: 1, Phase: cdc.PhaseStreaming,
-				Last: cdc.Position{LSN: 0x16_B374_6000, Ordinal: 2}, Covered: 0x16_B374_7800, CoveredTime: ago(700 * time.Millisecond),
+				Last: cdc.Position{LSN: 0x16_B374_6000, Ordinal: 2}, Covered: 0x16_B374_7800, CoveredTime: ago(90 * time.Second), WrittenAt: ago(700 * time.Millisecond),
 			},
 			Stream: &health.Stream{
 				Name: "jobs", Length: 1234567, LastID: ptr("1740798000000-0"), GroupCount: ptr(3), Groups: []health.Group{
@@ -67,7 +67,7 @@ func alone() *Look {
 	s := l.Database.Slot
 	s.Active, s.ActivePID, s.Sender = false, 0, nil
 	s.InactiveSince = ago(200 * time.Minute)
-	l.Redis.Checkpoint.CoveredTime = ago(200 * time.Minute)
+	l.Redis.Checkpoint.CoveredTime, l.Redis.Checkpoint.WrittenAt = ago(200*time.Minute), ago(200*time.Minute)
 	l.Judgement = &cdc.Judgement{Verdict: cdc.Stream}
 	return l
 }
@@ -92,7 +92,7 @@ func TestText(t *testing.T) {
 				written := int64(i) * 50 * mib
 				l.At = now.Add(time.Duration(i) * 5 * time.Second)
 				l.Database.SeenAt, l.Database.Clock = l.At, l.At
-				l.Redis.Checkpoint.CoveredTime = l.At
+				l.Redis.Checkpoint.CoveredTime, l.Redis.Checkpoint.WrittenAt = l.At, l.At
 				l.Database.WALEnd += cdc.LSN(written)
 				s.ConfirmedFlush += cdc.LSN(written / 2)
 				s.UnconfirmedBytes, s.RetainedBytes = ptr(4096+written/2), ptr(mib+4096+written)
@@ -154,7 +154,8 @@ func TestText(t *testing.T) {
 		},
 		"no-stamps": func() []*Look {
 			l := streaming()
-			l.Redis.Checkpoint.CoveredTime = ago(90 * time.Second)
+			l.Redis.Checkpoint.WrittenAt = ago(90 * time.Second)
+			l.Redis.StillSince = ago(90 * time.Second)
 			return []*Look{l}
 		},
 		"stopped": func() []*Look {
@@ -248,8 +249,9 @@ func TestHealthy(t *testing.T) {
 		"no relay for a moment":  {func(l *Look) { *l = *alone(); l.Database.Slot.InactiveSince = ago(time.Second) }, true},
 		"no relay ever":          {func(l *Look) { *l = *never() }, true},
 		"somebody else's slot":   {func(l *Look) { l.Database.Foreign = true; l.Problems = []error{errors.New("it is")} }, false},
-		"no stamp for a while":   {func(l *Look) { l.Redis.Checkpoint.CoveredTime = ago(16 * time.Second) }, true},
-		"no stamp for a minute":  {func(l *Look) { l.Redis.Checkpoint.CoveredTime = ago(time.Minute) }, false},
+		"an idle database":       {func(l *Look) { l.Redis.Checkpoint.CoveredTime = ago(time.Hour) }, true},
+		"nothing is written":     {func(l *Look) { l.Redis.StillSince = ago(16 * time.Second) }, true},
+		"not for a minute":       {func(l *Look) { l.Redis.StillSince = ago(time.Minute) }, false},
 		"a relay is about to":    {func(l *Look) { *l = *alone(); l.Database.LockPID = 31 }, true},
 		"a backfill is not done": {func(l *Look) { *l = *alone(); l.Database.Slot = nil; l.Redis.Checkpoint.Phase = cdc.PhaseBackfill }, false},
 	} {

@@ -112,7 +112,7 @@ func (r *Report) relay() string {
 		return "none has worked here"
 	}
 	if s := r.look.Database.Slot; started != "" && (s == nil || s.InactiveSince.IsZero()) {
-		started += ", when the last one stamped its checkpoint"
+		started += ", when the last one wrote its checkpoint"
 	}
 	return "none is connected" + started
 }
@@ -156,12 +156,16 @@ func (r *Report) redis(p *page) {
 			text += fmt.Sprintf("; covers WAL up to %s", c.Covered)
 		}
 		if c.Age != nil {
-			text += fmt.Sprintf(", as of %s ago", seconds(*c.Age))
+			text += fmt.Sprintf(" as of %s ago", seconds(*c.Age))
 		}
 		if c.Last != nil {
 			text += "; last row at " + *c.Last
 		}
-		text += "; written by relay " + c.Relay
+		text += "; written"
+		if c.Written != nil {
+			text += " " + health.Duration(r.At.Sub(*c.Written)) + " ago"
+		}
+		text += " by relay " + c.Relay
 		if c.Blocked != nil {
 			text += "; the line stops at the row " + *c.Blocked
 		}
