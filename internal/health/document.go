@@ -69,6 +69,8 @@ type Document struct {
 	// For metrics:
 	Causes   []CauseKind `json:"-"` // what Cause says
 	Leftover *Slot       `json:"-"` // beside a poller: a relay's slot; nil where there is none
+	// For the status page:
+	Stages []Stage `json:"-"` // the way of a row
 }
 
 // Rates are how fast it goes, in bytes per second over the last two minutes; nil

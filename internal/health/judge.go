@@ -79,6 +79,8 @@ func (j *judgement) document() Document {
 		Database:    peer(j.in.SampledAt, j.in.DatabaseAwaySince, j.in.DatabaseError),
 		Redis:       peer(j.in.RedisSeenAt, j.in.RedisAwaySince, j.in.RedisError),
 		Witness:     j.in.Witness,
+
+		Stages: j.stages(),
 	}
 	if r := j.machine.runway; r.ends {
 		after := r.after.Seconds()
