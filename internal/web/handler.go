@@ -20,13 +20,14 @@ const healthTimeout = time.Second
 const maxScrapes = 4
 
 const paths = `walrelay answers at
+/         the status page, for a browser
 /livez    does every loop of the program turn
 /readyz   does it work, or stand by for one that does
 /healthz  how is the relay doing
 /metrics  for Prometheus
 `
 
-func newHandler(cfg Config, log *slog.Logger) http.Handler {
+func newHandler(cfg Config, board *board, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { serveLive(w, cfg.Live, log) })
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
@@ -47,6 +48,7 @@ func newHandler(cfg Config, log *slog.Logger) http.Handler {
 		DisableCompression:  true, // a few KB; a compressor holds most of a MB
 		MaxRequestsInFlight: maxScrapes,
 	}))
+	handlePage(mux, board)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, paths, http.StatusNotFound)
 	})

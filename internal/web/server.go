@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/stagedoor/walrelay/internal/health"
 )
@@ -38,6 +39,15 @@ type Config struct {
 	// Live reports whether every loop of the program turns, and if not which
 	// does not.
 	Live func() (ok bool, detail string)
+
+	// What follows is for the status page, and may be left out.
+
+	Version string
+	Names   Names
+	// Latency is the histogram of the time from commit to append.
+	Latency func() *dto.Histogram
+	// Transitions are the last changes of the level, the last one first.
+	Transitions func() []health.Transition
 }
 
 // Server answers over HTTP, from Listen until Run's context is done.
@@ -45,6 +55,8 @@ type Server struct {
 	cfg  Config
 	log  *slog.Logger
 	http *http.Server
+
+	board *board
 	// grace is what requests in flight have when Run ends.
 	grace time.Duration
 
@@ -54,12 +66,14 @@ type Server struct {
 
 // New prepares a server. It opens nothing yet.
 func New(cfg Config, log *slog.Logger) *Server {
+	board := newBoard(cfg, log)
 	return &Server{
 		cfg:   cfg,
 		log:   log,
+		board: board,
 		grace: shutdownTimeout,
 		http: &http.Server{
-			Handler:           newHandler(cfg, log),
+			Handler:           newHandler(cfg, board, log),
 			ReadHeaderTimeout: readTimeout,
 			ReadTimeout:       readTimeout,
 			WriteTimeout:      writeTimeout,
@@ -138,6 +152,17 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	}
 
+	looking, rest := context.WithCancel(ctx)
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		s.board.run(looking)
+	}()
+	defer func() {
+		rest()
+		<-looked
+	}()
+	defer s.board.close()
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(l) }()
 	select {
@@ -145,6 +170,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("--http %s: serving: %w", s.cfg.Addr, err), s.http.Close())
 	case <-ctx.Done():
 	}
+	s.board.close() // what has no end of its own
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.grace)
 	defer cancel()
 	if err := s.http.Shutdown(bound); err != nil {
