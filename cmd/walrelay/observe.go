@@ -39,6 +39,7 @@ type observer struct {
 
 	mu        sync.Mutex
 	machine   health.Machine
+	recent    health.Recent
 	sampled   slot.Sample // the last look that saw something
 	pace      pace
 	slot      *health.Slot
@@ -369,9 +370,24 @@ func (o *observer) tell(ctx context.Context) {
 		}
 		doc := o.health()
 		if e, ok := journal.Step(time.Now(), doc); ok {
+			o.keep(e, doc)
 			o.log.LogAttrs(ctx, logLevel(e.Status), "health", entryAttrs(e, doc)...)
 		}
 	}
+}
+
+// keep remembers a change of the level for the status page.
+func (o *observer) keep(e health.Entry, doc health.Document) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.recent.Keep(time.Now(), e, doc)
+}
+
+// transitions are the last changes of the level, the last one first.
+func (o *observer) transitions() []health.Transition {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.recent.List()
 }
 
 // logLevel is the level of the log for one of health.

@@ -138,6 +138,11 @@ func pages(cfg *Config, log *slog.Logger, o *observer, loops *web.Heartbeats) (*
 		Registry: registry,
 		Health:   func(context.Context) health.Document { return o.health() },
 		Live:     loops.Live,
+
+		Version:     v,
+		Names:       web.Names{Table: cfg.Table.String(), Stream: cfg.Stream, Slot: cfg.Slot},
+		Latency:     o.timings.Latency,
+		Transitions: o.transitions,
 	}, log), nil
 }
 

@@ -26,9 +26,9 @@ const (
 // stages follow a row through what is known.
 func (j *judgement) stages() []Stage {
 	if j.in.Role == RolePolling {
-		return []Stage{j.writers(), j.tableStage(), j.relayStage(), j.redisStage()}
+		return []Stage{j.writers(), j.tableStage(), j.relayStage(), j.redisStage(), j.groupsStage()}
 	}
-	return []Stage{j.writers(), j.walStage(), j.connectionStage(), j.relayStage(), j.redisStage()}
+	return []Stage{j.writers(), j.walStage(), j.connectionStage(), j.relayStage(), j.redisStage(), j.groupsStage()}
 }
 
 func (j *judgement) writers() Stage {
@@ -160,13 +160,60 @@ func (j *judgement) relayStage() Stage {
 // redisStage is the stream that the rows go to.
 func (j *judgement) redisStage() Stage {
 	s := Stage{Name: "redis", State: State(StatusOK), Text: "takes entries"}
-	if since := j.in.RedisAwaySince; !since.IsZero() {
+	in := &j.in
+	switch since := in.RedisAwaySince; {
+	case in.RedisStopped:
+		s.State, s.Text, s.Since = State(StatusCritical), "takes no entries", nonZero(since)
+	case !since.IsZero():
 		d, _ := j.since(since)
 		s.State, s.Text, s.Since = State(j.awayStatus(d)), "away", &since
-	} else if j.in.Role == RoleStandby {
+	case in.Stream != nil:
+		s.Text = plural(in.Stream.Length, "entry", "entries")
+	case in.Role == RoleStandby:
 		s.Text = "answers"
 	}
 	return s
+}
+
+// groupsStage is who reads the stream. How far they are is their affair.
+func (j *judgement) groupsStage() Stage {
+	s := Stage{Name: "groups", State: State(StatusOK)}
+	stream := j.in.Stream
+	if stream == nil || stream.GroupCount == nil {
+		s.State, s.Text = StateUnknown, "not seen"
+		return s
+	}
+	var lag, pending int64
+	behind := len(stream.Groups) == *stream.GroupCount
+	for _, g := range stream.Groups {
+		pending += g.Pending
+		if g.Lag == nil {
+			behind = false
+			continue
+		}
+		lag += *g.Lag
+	}
+	switch s.Text = plural(int64(*stream.GroupCount), "group", "groups"); {
+	case *stream.GroupCount == 0:
+		s.State, s.Text = StateIdle, "no consumer group"
+	case !behind:
+	case lag == 0 && pending == 0:
+		s.Text += ", nothing waits"
+	default:
+		s.Text += fmt.Sprintf(", %d to come, %d pending", lag, pending)
+	}
+	if !j.in.RedisAwaySince.IsZero() {
+		s.State = StateUnknown
+		s.Text += ", as last seen"
+	}
+	return s
+}
+
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // worst is the worst of some levels.

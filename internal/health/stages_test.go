@@ -13,6 +13,7 @@ func TestStagesFollowARow(t *testing.T) {
 	now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	bytes := func(n int64) *int64 { return &n }
+	count := func(n int) *int { return &n }
 	age := func(s float64) *float64 { return &s }
 	base := func() Input {
 		return Input{
@@ -28,11 +29,25 @@ func TestStagesFollowARow(t *testing.T) {
 		want []string
 	}{
 		{"healthy", func(*Input) {}, []string{
-			"writers ok: PostgreSQL answers", "wal ok: 2.0 KiB kept for the slot", "connection ok: streaming", "relay ok: streaming", "redis ok: takes entries",
+			"writers ok: PostgreSQL answers", "wal ok: 2.0 KiB kept for the slot", "connection ok: streaming", "relay ok: streaming", "redis ok: takes entries", "groups unknown: not seen",
 		}},
 		{"Redis is away", func(in *Input) { in.RedisAwaySince = ago(10 * time.Second) }, []string{
 			"redis warn: away since 11:59:50", "relay ok: streaming",
 		}},
+		{"Redis takes nothing", func(in *Input) {
+			in.RedisAwaySince, in.RedisStopped, in.Problems = ago(time.Second), true, []string{"WRONGTYPE"}
+		}, []string{"redis critical: takes no entries since 11:59:59"}},
+		{"the stream is seen", func(in *Input) {
+			in.Stream = &Stream{Length: 1, GroupCount: count(2), Groups: []Group{{Lag: bytes(3), Pending: 1}, {Lag: bytes(0), Pending: 1}}}
+		}, []string{"redis ok: 1 entry", "groups ok: 2 groups, 3 to come, 2 pending"}},
+		{"a group's lag is not known", func(in *Input) {
+			in.Stream = &Stream{Length: 2, GroupCount: count(1), Groups: []Group{{Pending: 1}}}
+		}, []string{"redis ok: 2 entries", "groups ok: 1 group"}},
+		{"nothing waits", func(in *Input) { in.Stream = &Stream{GroupCount: count(1), Groups: []Group{{Lag: bytes(0)}}} }, []string{"groups ok: 1 group, nothing waits"}},
+		{"there is no group, and Redis is away", func(in *Input) {
+			in.Stream, in.RedisAwaySince = &Stream{GroupCount: count(0)}, ago(time.Second)
+		}, []string{"groups unknown: no consumer group, as last seen"}},
+		{"groups may not be read", func(in *Input) { in.Stream = &Stream{} }, []string{"groups unknown: not seen"}},
 		{"Redis is away for long", func(in *Input) { in.RedisAwaySince = ago(time.Minute) }, []string{"redis critical: away since 11:59:00"}},
 		{"the slot is lost", func(in *Input) { in.Slot.WALStatus, in.Role, in.Streaming = "lost", RoleStarting, false }, []string{
 			"wal critical: the slot has lost WAL", "connection warn: not connected yet", "relay warn: starting",

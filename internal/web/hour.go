@@ -3,7 +3,6 @@ package web
 import (
 	"encoding/json"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/stagedoor/walrelay/internal/health"
@@ -33,8 +32,8 @@ func (v value) MarshalJSON() ([]byte, error) {
 	return json.Marshal(math.Round(float64(v)*scale) / scale)
 }
 
-// known is a number that may be nil.
-func known[N int64 | float64](n *N) value {
+// valueOf is a number that may be nil.
+func valueOf[N int64 | float64](n *N) value {
 	if n == nil {
 		return unknown
 	}
@@ -69,14 +68,14 @@ type hour struct {
 func (h *hour) take(at time.Time, doc health.Document, latency counts) (sample, bool) {
 	took := at.Sub(h.at).Seconds()
 	first := h.at.IsZero()
-	next := sample{at: at, status: doc.Status, unconfirmed: unknown, retained: unknown, age: known(doc.OldestAge)}
+	next := sample{at: at, status: doc.Status, unconfirmed: unknown, retained: unknown, age: valueOf(doc.OldestAge)}
 	if !first {
 		counted := latency.since(h.latency)
 		next.rows = value(float64(doc.Published-h.published) / took)
 		next.median, next.slowest = value(counted.quantile(0.5)), value(counted.quantile(0.99))
 	}
-	if doc.Slot != nil && seen(doc) {
-		next.unconfirmed, next.retained = known(doc.Slot.UnconfirmedBytes), known(doc.Slot.RetainedBytes)
+	if doc.Slot != nil && doc.Database.AwaySince == nil { // else they are as last seen
+		next.unconfirmed, next.retained = valueOf(doc.Slot.UnconfirmedBytes), valueOf(doc.Slot.RetainedBytes)
 	}
 	h.at, h.published, h.latency = at, doc.Published, latency
 	if first || took <= 0 {
@@ -124,12 +123,4 @@ func columnsOf(list ...sample) columns {
 		c.Age = append(c.Age, s.age)
 	}
 	return c
-}
-
-// seen says that the monitor looks at PostgreSQL, so that the slot is as it is
-// now.
-func seen(doc health.Document) bool {
-	return !slices.ContainsFunc(doc.Stages, func(s health.Stage) bool {
-		return s.Name == "writers" && s.State == health.StateUnknown
-	})
 }
