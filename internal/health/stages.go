@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -200,7 +201,7 @@ func (j *judgement) groupsStage() Stage {
 	case lag == 0 && pending == 0:
 		s.Text += ", nothing waits"
 	default:
-		s.Text += fmt.Sprintf(", %d to come, %d pending", lag, pending)
+		s.Text += fmt.Sprintf(", %s to come, %s pending", grouped(lag), grouped(pending))
 	}
 	if !j.in.RedisAwaySince.IsZero() {
 		s.State = StateUnknown
@@ -213,7 +214,16 @@ func plural(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return fmt.Sprintf("%d %s", n, many)
+	return grouped(n) + " " + many
+}
+
+// grouped is a number with its thousands set apart.
+func grouped(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
 }
 
 // worst is the worst of some levels.

@@ -24,6 +24,7 @@ var pictures = flag.String("pictures", "", "write pictures of the page into this
 type shownRelay struct {
 	mu          sync.Mutex
 	machine     health.Machine
+	before      time.Duration // that is to be judged first
 	in          health.Input
 	transitions []health.Transition
 }
@@ -33,7 +34,7 @@ func newShownRelay() *shownRelay {
 	two := 2
 	age := 0.0
 	last := "1764460800000-0"
-	return &shownRelay{in: health.Input{
+	return &shownRelay{before: 2 * time.Minute, in: health.Input{
 		Thresholds: health.Thresholds{
 			AgeWarn: 5 * time.Second, AgeCritical: time.Minute, LagWarn: 256 << 20, LagCritical: 1 << 30, RunwayCritical: time.Hour,
 		},
@@ -60,14 +61,29 @@ func (r *shownRelay) document(context.Context) health.Document {
 	defer r.mu.Unlock()
 	in := r.in
 	in.Now = time.Now()
-	if in.DatabaseAwaySince.IsZero() {
-		in.SampledAt = in.Now
-		in.WALEnd = 1<<40 + (1<<20)*lsnSince(in.Started, in.Now)
+	if !in.DatabaseAwaySince.IsZero() {
+		return r.machine.Step(in)
 	}
-	return r.machine.Step(in)
+	// A MiB is written in each second, also in the minutes before.
+	for ; r.before > 0; r.before -= 5 * time.Second {
+		earlier := in
+		earlier.Now = in.Now.Add(-r.before)
+		r.machine.Step(written(earlier))
+	}
+	return r.machine.Step(written(in))
 }
 
-func lsnSince(from, to time.Time) (seconds cdc.LSN) { return cdc.LSN(to.Sub(from) / time.Second) }
+func written(in health.Input) health.Input {
+	in.SampledAt = in.Now
+	in.WALEnd = 1<<40 + 1<<20*cdc.LSN(in.Now.Sub(in.Started)/time.Second)
+	if in.Slot != nil && in.Slot.RetainedBytes != nil {
+		slot := *in.Slot
+		slot.ConfirmedFlush = in.WALEnd - cdc.LSN(*slot.UnconfirmedBytes)
+		slot.Restart = in.WALEnd - cdc.LSN(*slot.RetainedBytes)
+		in.Slot = &slot
+	}
+	return in
+}
 
 func (r *shownRelay) list() []health.Transition {
 	r.mu.Lock()

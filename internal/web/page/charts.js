@@ -1,7 +1,7 @@
 // The charts of the last hour, drawn by uPlot. Each can be read with the arrow
 // keys, which a screen reader follows as it does a slider, and as a table.
 
-import {bytes, clock, dash, perSecond, seconds} from './format.js';
+import {bytes, clock, dash, perSecond, plainSeconds, seconds, short} from './format.js';
 import {$, each, make, setText} from './dom.js';
 import {points} from './hour.js';
 
@@ -10,15 +10,17 @@ const tableStep = 300;
 
 // Powers of two, for bytes.
 const binary = Array.from({length: 56}, (_, i) => 2 ** i);
+// Time spans that people count in.
+const times = [.1, .2, .5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
 export const charts = [
-  {id: 'throughput', title: 'Throughput', format: perSecond, least: 4,
+  {id: 'throughput', title: 'Throughput', format: perSecond, mark: short, least: 4,
     series: [{key: 'rows', name: 'rows appended', of: 'mean'}]},
-  {id: 'latency', title: 'Latency, commit to append', format: seconds, log: true,
+  {id: 'latency', title: 'Latency, commit to append', format: seconds, mark: plainSeconds, log: true,
     series: [{key: 'p50', name: 'p50', of: 'mean'}, {key: 'p99', name: 'p99', of: 'most'}]},
-  {id: 'lag', title: 'WAL behind the writers', format: bytes, least: 64 * 1024, incrs: binary,
+  {id: 'lag', title: 'WAL behind the writers', format: bytes, mark: bytes, least: 64 * 1024, incrs: binary,
     series: [{key: 'unconfirmed', name: 'unconfirmed', of: 'most'}, {key: 'retained', name: 'retained', of: 'most'}]},
-  {id: 'age', title: 'Age of the oldest unpublished row', format: seconds, least: 1,
+  {id: 'age', title: 'Age of the oldest unpublished row', format: seconds, mark: seconds, least: 1, incrs: times,
     series: [{key: 'age', name: 'age', of: 'most'}]},
 ];
 
@@ -122,9 +124,9 @@ function plot(chart) {
         {range: (u, min, max) => [0, Math.max(chart.least, (max || 0) * 1.1)]},
     },
     axes: [
-      {...axis, space: 56, values: (u, at) => at.map((t) => hourMinute.format(t * 1000))},
-      {...axis, size: 68, space: 34, incrs: chart.incrs, values: (u, at) => at.map((v) => v == null ? '' : chart.format(v)),
-        filter: chart.log ? (u, at) => at.map((v) => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6 ? v : null) : undefined},
+      {...axis, size: 28, space: 56, values: (u, at) => at.map((t) => hourMinute.format(t * 1000))},
+      {...axis, size: 64, space: 34, incrs: chart.incrs, values: (u, at) => at.map((v) => v == null ? '' : chart.mark(v)),
+        ...chart.log && {filter: decades, grid: {...axis.grid, filter: decades}}},
     ],
     series: [{}, ...chart.series.map((s, i) => ({
       stroke: () => css(colours[i]), width: 2, dash: i ? [6, 4] : undefined,
@@ -133,6 +135,11 @@ function plot(chart) {
     hooks: {drawClear: [(u) => shade(chart, u)], setCursor: [() => show(chart)]},
   }, chart.data, chart.box);
   new ResizeObserver(() => chart.plot.setSize(size())).observe(chart.box);
+}
+
+// decades are the powers of ten among the marks of a logarithmic axis.
+function decades(u, at) {
+  return at.map((v) => v != null && Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6 ? v : null);
 }
 
 // alone is the points that no line goes through.

@@ -5,7 +5,7 @@ export const dash = '–';
 const plain = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
 
 // short is a number with at most three digits that matter.
-function short(n) {
+export function short(n) {
   const a = Math.abs(n);
   return a >= 100 ? plain.format(n) : a >= 10 ? n.toFixed(1).replace(/\.0$/, '') : n.toFixed(a < 1 && a > 0 ? 2 : 1).replace(/\.?0+$/, '');
 }
@@ -38,6 +38,9 @@ export function seconds(s) {
   if (s < 86400) return two(3600, 'h', 60, 'min');
   return two(86400, 'd', 3600, 'h');
 }
+
+// plainSeconds is a power of ten of seconds.
+export function plainSeconds(s) { return s < 1 ? seconds(s) : `${plain.format(s)} s`; }
 
 const clockTime = new Intl.DateTimeFormat('en-GB', {hour: '2-digit', minute: '2-digit', second: '2-digit'});
 const dayTime = new Intl.DateTimeFormat('en-GB', {day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit', second: '2-digit'});

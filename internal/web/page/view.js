@@ -12,12 +12,12 @@ const roles = {
 };
 
 const stages = {
-  writers: ['Writers', (n) => n.table],
-  wal: ['WAL and slot', (n) => n.slot],
-  table: ['Outbox table', (n) => n.table],
+  writers: ['Writers', (n) => `table ${n.table}`],
+  wal: ['WAL and slot', (n) => `slot ${n.slot}`],
+  table: ['Outbox table', () => ''],
   connection: ['Replication connection', () => ''],
   relay: ['Relay', () => ''],
-  redis: ['Redis stream', (n) => n.stream],
+  redis: ['Redis stream', (n) => `stream ${n.stream}`],
   groups: ['Consumer groups', () => ''],
 };
 
@@ -76,7 +76,7 @@ function rates(r) {
 
 function stage() {
   const li = make('li', 'stage');
-  li.append(make('h3'), make('p', 'where'), make('p', 'state'), make('p', 'doing'));
+  li.append(make('h3'), make('p', 'state'), make('p', 'where'), make('p', 'doing'));
   return li;
 }
 
@@ -85,8 +85,8 @@ function fillStage(li, s, v, link, now) {
   const state = link === 'lost' ? 'unknown' : s.state;
   if (li.dataset.state !== state) li.dataset.state = state;
   setText(li.children[0], title);
-  setText(li.children[1], where(v.names) || '');
-  setState(li.children[2], state, levels[state] || state);
+  setState(li.children[1], state, levels[state] || state);
+  setText(li.children[2], where(v.names) || '');
   const since = s.since ? ` for ${seconds(Math.max(0, Math.floor((now - new Date(s.since)) / 1000)))}` : '';
   setText(li.children[3], s.text + since);
 }
