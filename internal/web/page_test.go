@@ -5,10 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"math"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -246,6 +244,4 @@ func TestPage(t *testing.T) {
 			take(t, tab, c.name)
 		})
 	}
-	_ = strings.ToLower
-	_ = http.MethodGet
 }

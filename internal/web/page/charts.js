@@ -114,7 +114,7 @@ function plot(chart) {
   const hourMinute = new Intl.DateTimeFormat('en-GB', {hour: '2-digit', minute: '2-digit'});
   chart.plot = new uPlot({
     ...size(),
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0],
     legend: {show: false},
     cursor: {y: false, drag: {x: false, y: false}, sync: {key: 'hour'}, points: {size: 8}},
     scales: {

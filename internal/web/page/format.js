@@ -19,7 +19,7 @@ const sizes = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
 export function bytes(n) {
   if (n == null) return dash;
   let i = 0;
-  for (; Math.abs(n) >= 1024 && i < sizes.length - 1; i++) n /= 1024;
+  for (; Math.abs(n) >= 1023.5 && i < sizes.length - 1; i++) n /= 1024;
   return `${i === 0 ? plain.format(n) : short(n)} ${sizes[i]}`;
 }
 

@@ -64,6 +64,7 @@ function showLevel(v, link, now) {
 
 function runway(h) {
   const r = h.runway_seconds;
+  if (h.slot && h.slot.wal_status === 'lost') return 'Over: PostgreSQL has removed WAL that was needed';
   if (r == null) return h.postgresql.away_since ? 'Not known' : 'No end in sight';
   return r === 0 ? 'Used up' : `${seconds(r < 60 ? r : Math.floor(r))} at the present rate`;
 }
