@@ -4,12 +4,17 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/health"
@@ -165,6 +170,37 @@ func dark(s testbrowser.Screen) testbrowser.Screen {
 // cause is of a level, for pictures.
 func ago(d time.Duration) time.Time { return time.Now().Add(-d) }
 
+// byKeyboard reaches all that can be used, and reads the charts.
+func byKeyboard(t *testing.T, tab *testbrowser.Tab) {
+	seen := map[string]bool{}
+	for range 30 {
+		tab.Press(kb.Tab)
+		on := testbrowser.Value[string](tab, "(({tagName, id, className, href}) => [tagName, id, className, href].join(' '))(document.activeElement)")
+		seen[on] = true
+		if !strings.HasPrefix(on, "BODY") && !testbrowser.Value[bool](tab, "getComputedStyle(document.activeElement).outlineStyle !== 'none'") {
+			t.Errorf("it does not show that the focus is on %s", on)
+		}
+	}
+	for _, want := range []string{"A  skip", "DIV  plot", "SUMMARY", "DIV groups-scroll", "/healthz", "/metrics"} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(on string) bool { return strings.Contains(on, want) }) {
+			t.Errorf("the focus never came to %s, but to %q", want, slices.Sorted(maps.Keys(seen)))
+		}
+	}
+	testbrowser.Value[any](tab, "document.querySelector('#throughput .plot').focus()")
+	says := func() string {
+		return testbrowser.Value[string](tab, "document.querySelector('#throughput .plot').getAttribute('aria-valuetext')")
+	}
+	last := says()
+	tab.Press(kb.Home)
+	first := says()
+	tab.Press(kb.ArrowRight)
+	if next := says(); !strings.Contains(last, "rows appended") || first == last || next == first || next == last {
+		t.Errorf("the chart says %q, %q, %q", last, first, next)
+	}
+	tab.Says("#throughput .when", "at ")
+	testbrowser.Value[any](tab, "document.activeElement.blur()")
+}
+
 // The page says how the relay is, in each state and on each screen.
 func TestPage(t *testing.T) {
 	browser := testbrowser.Start(t)
@@ -173,6 +209,7 @@ func TestPage(t *testing.T) {
 		relay func(*shownRelay)
 		level string
 		says  map[string]string
+		and   func(*testing.T, *testbrowser.Tab)
 	}{
 		{"healthy", func(r *shownRelay) {
 			r.changed(26*time.Hour, health.StatusWarn, health.StatusOK, 3*time.Second, "The relay has been starting for 3.0 s: no row is published yet.")
@@ -182,7 +219,7 @@ func TestPage(t *testing.T) {
 			r.changed(25*time.Minute, health.StatusOK, health.StatusCritical, 63*time.Second, "")
 		}, "ok", map[string]string{
 			"#level": "OK", "#path": "streaming", "#groups": "search-index", "#runway": "No end in sight", "#transitions": "Critical",
-		}},
+		}, byKeyboard},
 		{"redis-down", func(r *shownRelay) {
 			r.changed(75*time.Second, health.StatusWarn, health.StatusOK, 26*time.Hour, "Redis has been away for 3.0 s; rows wait in PostgreSQL, which keeps their WAL.")
 			r.changed(17*time.Second, health.StatusCritical, health.StatusWarn, 57*time.Second, "Redis has been away for 1 min; rows wait in PostgreSQL, which keeps their WAL.")
@@ -194,7 +231,7 @@ func TestPage(t *testing.T) {
 			})
 		}, "critical", map[string]string{
 			"#level": "Critical", "#reasons": "Redis has been away for 1 min", "#cause": "Redis has been unreachable since", "#path": "away for 1 min",
-		}},
+		}, nil},
 		{"slot-lost", func(r *shownRelay) {
 			r.changed(4*time.Second, health.StatusCritical, health.StatusOK, time.Hour, `PostgreSQL removed WAL that slot "walrelay" still needed (wal_status lost).`)
 			r.is(func(in *health.Input) {
@@ -204,6 +241,24 @@ func TestPage(t *testing.T) {
 			})
 		}, "critical", map[string]string{
 			"#level": "Critical", "#reasons": "walrelay heal", "#path": "the slot has lost WAL", "#lag": "–",
+		}, nil},
+		// Names and errors come from servers: they are text, whatever is in them.
+		{"text", func(r *shownRelay) {
+			const nasty = `<script>document.title='x'</script><img src=x onerror="document.title='y'">`
+			r.changed(time.Minute, health.StatusCritical, health.StatusOK, time.Hour, nasty)
+			r.is(func(in *health.Input) {
+				in.Slot.Name = nasty
+				in.Problems = []string{nasty + "; to repair: SELECT pg_drop_replication_slot('" + nasty + "');"}
+				in.RedisAwaySince, in.RedisError = ago(time.Minute), nasty
+				in.Stream.Groups[0].Name = nasty
+			})
+		}, "critical", map[string]string{
+			"#reasons": "<script>document.title='x'</script><img src=x", "#reasons code": "pg_drop_replication_slot('<script>",
+			"#groups": "<script>", "#transitions": "<script>", "#cause": "<script>",
+		}, func(t *testing.T, tab *testbrowser.Tab) {
+			if n := testbrowser.Value[int](tab, "document.querySelectorAll('main script, main img').length"); n != 0 {
+				t.Errorf("%d elements were made of text", n)
+			}
 		}},
 		{"standby", func(r *shownRelay) {
 			r.is(func(in *health.Input) {
@@ -212,7 +267,7 @@ func TestPage(t *testing.T) {
 			})
 		}, "ok", map[string]string{
 			"#level": "OK", "#role": "Stands by", "#reasons": "process 4711", "#path": "another relay has it", "#groups-note": "not told",
-		}},
+		}, nil},
 		{"poll", func(r *shownRelay) {
 			zero := 0
 			r.is(func(in *health.Input) {
@@ -220,7 +275,7 @@ func TestPage(t *testing.T) {
 			})
 		}, "ok", map[string]string{
 			"#level": "OK", "#role": "Polls the table", "#path": "every row is published", "#groups-note": "No consumer group",
-		}},
+		}, nil},
 		{"blind", func(r *shownRelay) {
 			r.document(t.Context())
 			r.is(func(in *health.Input) {
@@ -229,7 +284,7 @@ func TestPage(t *testing.T) {
 			})
 		}, "warn", map[string]string{
 			"#level": "Warning", "#blind": "as last seen at", "#path": "as last seen", "#runway": "Not known",
-		}},
+		}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -241,7 +296,78 @@ func TestPage(t *testing.T) {
 			for selector, words := range c.says {
 				tab.Says(selector, words)
 			}
+			word := map[string]string{"ok": "OK", "warn": "Warning", "critical": "Critical"}[c.level]
+			if title := testbrowser.Value[string](tab, "document.title"); title != word+" · jobs · walrelay" {
+				t.Errorf("the title is %q", title)
+			}
+			tab.Says("#announce", "Level: "+word)
+			tab.Becomes("document.querySelectorAll('.plot canvas').length === 4")
+			icon(t, tab)
+			everybodyCanRead(t, tab)
+			if c.and != nil {
+				c.and(t, tab)
+			}
 			take(t, tab, c.name)
 		})
 	}
+	t.Run("stale", func(t *testing.T) {
+		t.Parallel()
+		stale(t, browser)
+	})
+	t.Run("many viewers", func(t *testing.T) {
+		t.Parallel()
+		tooMany(t, browser)
+	})
+}
+
+// stale: walrelay goes and comes back. Meanwhile nothing looks as if it were of
+// now, and what was seen before stays in the charts.
+func stale(t *testing.T, browser *testbrowser.Browser) {
+	r := newShownRelay()
+	s, stop := shown(t, r, "127.0.0.1:0")
+	addr := s.Addr()
+	tab := browser.Open(t, "http://"+addr+"/", testbrowser.Phone, "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "503")
+	tab.Becomes("document.documentElement.dataset.level === 'ok'")
+	ok := icon(t, tab)
+	testbrowser.Value[bool](tab, "window.sameAsBefore = true")
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	tab.Becomes("document.documentElement.dataset.level === 'unknown'")
+	tab.Says("#gone", "walrelay has not answered since")
+	tab.Says("#level", "Not known")
+	tab.Says("#announce", "No connection to walrelay.")
+	tab.Becomes("[...document.querySelectorAll('.stage')].every((s) => s.dataset.state === 'unknown')")
+	if title := testbrowser.Value[string](tab, "document.title"); !strings.HasPrefix(title, "No connection") {
+		t.Errorf("the title is %q", title)
+	}
+	if icon(t, tab) == ok {
+		t.Error("the icon says that all is well")
+	}
+	everybodyCanRead(t, tab)
+	take(t, tab, "stale")
+
+	r.is(func(in *health.Input) { in.RedisAwaySince = ago(time.Second) })
+	cfg := config()
+	cfg.Addr, cfg.Health, cfg.Names = addr, r.document, s.cfg.Names
+	again, _ := newServer(cfg)
+	run(t, again)
+	tab.Becomes("document.documentElement.dataset.level === 'warn' && document.getElementById('gone').hidden")
+	tab.Says("#announce", "Level: Warning. Redis has been away")
+	tab.Becomes("window.sameAsBefore") // it was not loaded anew
+	testbrowser.Value[bool](tab, "document.querySelector('#throughput details').open = true")
+	tab.Becomes("document.querySelectorAll('#throughput tbody tr').length >= 12")
+}
+
+// tooMany: an answer that is an error is not the end.
+func tooMany(t *testing.T, browser *testbrowser.Browser) {
+	s, _ := shown(t, newShownRelay(), "127.0.0.1:0")
+	others := make([]listener, viewersMost)
+	for i := range others {
+		others[i] = listen(t, s.Addr())
+	}
+	tab := browser.Open(t, "http://"+s.Addr()+"/", testbrowser.Phone, "503")
+	tab.Says("#gone", "walrelay does not answer.")
+	others[0].close()
+	tab.Becomes("document.documentElement.dataset.level === 'ok'")
 }
