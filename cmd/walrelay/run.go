@@ -140,7 +140,7 @@ func pages(cfg *Config, log *slog.Logger, o *observer, loops *web.Heartbeats) (*
 		Live:     loops.Live,
 
 		Version:     v,
-		Names:       web.Names{Table: cfg.Table.String(), Stream: cfg.Stream, Slot: cfg.Slot},
+		Names:       web.Names{Table: cfg.Table.Schema + "." + cfg.Table.Name, Stream: cfg.Stream, Slot: cfg.Slot},
 		Latency:     o.timings.Latency,
 		Transitions: o.transitions,
 	}, log), nil

@@ -23,7 +23,7 @@ import (
 
 // patience bounds every wait. It measures nothing: it is for what should never
 // happen.
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // Env names the browser's program; without it, one of Programs is taken.
 const Env = "WALRELAY_TEST_CHROMIUM"
