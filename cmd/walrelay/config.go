@@ -60,7 +60,7 @@ type Config struct {
 	RunwayCritical  time.Duration `group:"Limits:" for:"run,status" type:"duration" default:"1h" placeholder:"DURATION" help:"Health is critical when, at the present rate, max_slot_wal_keep_size or --disk-budget is used up sooner; 0s is never."`
 	DiskBudget      Bytes         `group:"Limits:" for:"run,status" type:"bytes" placeholder:"SIZE" help:"How much write-ahead log replication slots, of whatever kind, may keep on the primary's disk. Default: as much as max_slot_wal_keep_size allows."`
 
-	HTTP string `name:"http" group:"HTTP:" for:"run,poll,check,status" type:"http" default:"127.0.0.1:9476" placeholder:"HOST:PORT" help:"Address of /livez, /readyz, /healthz and /metrics; empty switches it off."`
+	HTTP string `name:"http" group:"HTTP:" for:"run,poll,check,status" type:"http" default:"127.0.0.1:9476" placeholder:"HOST:PORT" help:"Address of the status page, /livez, /readyz, /healthz and /metrics; empty switches it off."`
 
 	LogFormat string     `group:"Logging:" for:"run,poll,check,status,setup,teardown,audit,heal,skip,purge" type:"log-format" default:"text" placeholder:"FORMAT" help:"text or json, on standard error."`
 	LogLevel  slog.Level `group:"Logging:" for:"run,poll,check,status,setup,teardown,audit,heal,skip,purge" type:"log-level" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`

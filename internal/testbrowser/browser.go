@@ -30,7 +30,7 @@ const Env = "WALRELAY_TEST_CHROMIUM"
 
 // Programs are looked for in this order. The first is Chromium without what
 // makes windows, which starts with a third of the work.
-var Programs = []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"}
+var Programs = []string{"chromium-headless-shell", "chromium"}
 
 // Browser is one process of Chromium, with a profile of its own.
 type Browser struct{ ctx context.Context }
@@ -66,7 +66,7 @@ func find() (string, error) {
 			return program, nil
 		}
 	}
-	return "", fmt.Errorf("there is no Chromium: install the package %s, or name a program in %s", Programs[0], Env)
+	return "", fmt.Errorf("there is no Chromium: install the package %s (make deps), or name a program in %s", Programs[0], Env)
 }
 
 // Tab is one page that is open. It fails its test for whatever the browser

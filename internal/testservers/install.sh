@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs what the tests and the demo need on Debian, if anything is missing:
-# the servers, promtool for the alert rules, a C compiler for the race detector,
-# make, and the certificates without which Go downloads no module. As root it
-# installs; as anybody else it says what to install, and fails.
+# the servers, promtool for the alert rules, Chromium for the status page, a C
+# compiler for the race detector, make, and the certificates without which Go
+# downloads no module. As root it installs; as anybody else it says what to
+# install, and fails.
 #
 # Nothing here uses the services that Debian's packages start, nor the database
 # cluster that postgresql-15 creates: while they are being installed, none is
@@ -26,6 +27,7 @@ has_postgres || need postgresql-15
 [ -n "${WALRELAY_TEST_REDIS:-}" ] || has redis-server || need redis-server
 has pgbouncer || need pgbouncer
 has promtool || need prometheus
+[ -n "${WALRELAY_TEST_CHROMIUM:-}" ] || has chromium-headless-shell || has chromium || need chromium-headless-shell
 has make || need make
 has gcc || need gcc
 [ -e /usr/include/stdlib.h ] || need libc6-dev

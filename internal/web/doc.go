@@ -1,10 +1,24 @@
-// Package web is the relay's HTTP server: liveness, health and metrics. It only
+// Package web is the relay's HTTP server: a status page, liveness, health and
+// metrics. It only
 // reads what others keep in memory, so that it answers while PostgreSQL and
 // Redis are away, and it listens before anything slow starts.
 //
 // # Endpoints
 //
 // All take GET and HEAD; answers are not to be cached.
+//
+// / is the status page, for people: HTML, CSS and JavaScript as they are in the
+// directory page, with uPlot for the charts. It loads nothing from elsewhere, and
+// its Content-Security-Policy sees to that.
+//
+// /events is what the page listens to: server-sent events, for at most 32 at a
+// time; 503 for more. A connection ends after a quarter of an hour, and when the
+// server stops; a browser connects again. Its events may change from one release
+// to the next: programs ask /healthz and /metrics.
+//
+//	hour    the samples of the last hour, one every five seconds, by column; first of all
+//	view    every second: the document of /healthz, with the stages and the last transitions
+//	sample  every five seconds: one more sample
 //
 // /livez is for whoever restarts the process. 200 {"status":"ok"} while every
 // loop of the program turned within 30 s; 503 {"status":"stuck","detail":"…"}
