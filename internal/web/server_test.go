@@ -186,7 +186,7 @@ func TestPathsAndMethods(t *testing.T) {
 			t.Errorf("%s %s: Allow is %q", c.method, c.path, allow)
 		}
 	}
-	for _, path := range []string{"/livez", "/healthz", "/metrics"} {
+	for _, path := range []string{"/", "/livez", "/healthz", "/metrics"} {
 		if !strings.Contains(paths, path+" ") {
 			t.Errorf("%s is not in the list of paths", path)
 		}
@@ -218,7 +218,7 @@ func TestHealthIsAnsweredByItsLevel(t *testing.T) {
 	for status, code := range map[health.Status]int{health.StatusOK: 200, health.StatusWarn: 200, health.StatusCritical: 503} {
 		now.Store(&health.Document{Status: status, Reasons: []string{"waits for <idle> & others"}, Role: health.RoleStandby, Published: 3})
 		got := ask(t, "GET", "http://"+s.Addr()+"/healthz")
-		want := encoded(t, doc)
+		want := encoded(t, *now.Load())
 		if !strings.HasPrefix(want, `{"status":"`+string(status)+`","reasons":["waits for <idle> & others"],"role":"standby"`) {
 			t.Errorf("the document is %s", want)
 		}
