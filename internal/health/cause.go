@@ -61,9 +61,9 @@ func (j *judgement) ownCause() (CauseKind, string) {
 	}
 	switch {
 	case in.Role == RoleNone && s == nil:
-		return "" // there is nothing that would keep any
+		return "", "" // there is nothing that would keep any
 	case in.Role == RoleNone && !s.Active:
-		return fmt.Sprintf("No relay is connected to slot %s%s.", quoted(s.Name), j.inactiveSince())
+		return CauseNoRelay, fmt.Sprintf("No relay is connected to slot %s%s.", quoted(s.Name), j.inactiveSince())
 	case len(in.Problems) > 0:
 		return CauseStopped, "The line has stopped until somebody acts: " + in.Problems[0]
 	case !in.RedisAwaySince.IsZero():
