@@ -181,13 +181,10 @@ func (b *board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send writes events as they come. The server's time-outs are for answers that
-// end: here each write has its own.
+// send writes events as they come. The server's time-out for writing is for
+// answers that end: here each write has its own.
 func (b *board) send(w http.ResponseWriter, r *http.Request, viewer *viewer) error {
 	conn := http.NewResponseController(w)
-	if err := conn.SetReadDeadline(time.Time{}); err != nil {
-		return err
-	}
 	write := func(text []byte) error {
 		if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 			return err

@@ -143,7 +143,7 @@ func shown(t *testing.T, r *shownRelay, addr string) (*Server, func() error) {
 	return s, run(t, s)
 }
 
-// take keeps a picture, where somebody wants to look at it.
+// take keeps pictures, where somebody wants to look at it.
 func take(t *testing.T, tab *testbrowser.Tab, name string) {
 	t.Helper()
 	if *pictures == "" {
@@ -167,7 +167,7 @@ func dark(s testbrowser.Screen) testbrowser.Screen {
 	return s
 }
 
-// cause is of a level, for pictures.
+// ago is a time so long before now.
 func ago(d time.Duration) time.Time { return time.Now().Add(-d) }
 
 // byKeyboard reaches all that can be used, and reads the charts.
