@@ -274,7 +274,7 @@ func TestPage(t *testing.T) {
 				in.Role, in.Slot, in.Stream.Groups, in.Stream.GroupCount = health.RolePolling, nil, []health.Group{}, &zero
 			})
 		}, "ok", map[string]string{
-			"#level": "OK", "#role": "Polls the table", "#path": "every row is published", "#groups-note": "No consumer group",
+			"#level": "OK", "#role": "Polls the table", "#path": "every row is published", "#groups-note": "No consumer group", "#latency": "creation to append",
 		}, nil},
 		{"blind", func(r *shownRelay) {
 			r.document(t.Context())

@@ -54,7 +54,9 @@ listen({
     }
     view = v;
     viewAt = performance.now();
-    charts.show('lag', v.health.role !== 'polling');
+    const polling = v.health.role === 'polling'; // which knows of no commit, and holds no WAL
+    charts.show('lag', !polling);
+    setText($('latency-title'), polling ? 'Latency, creation to append' : 'Latency, commit to append');
     render();
   },
   link(state, silent, heardAt) {
