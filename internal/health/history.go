@@ -55,7 +55,7 @@ func (h *history) add(p point) (added, anew bool) {
 		}
 	}
 	h.points = append(h.points, p)
-	old, span := 0, max(h.round, rateSpan)
+	old, span := 0, h.rounds()
 	for old < len(h.points)-1 && (p.at.Sub(h.points[old].at) > span || len(h.points)-old > pointsMost) {
 		old++
 	}

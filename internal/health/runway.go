@@ -1,7 +1,6 @@
 package health
 
 import (
-	"math"
 	"time"
 
 	"github.com/stagedoor/walrelay/cdc"
@@ -54,8 +53,7 @@ func (h *hold) step(at time.Time, held bool) (ended bool) {
 	return ended
 }
 
-// growth is how fast the WAL grows that is kept from a position on, in bytes
-// per second. While nothing is confirmed all that is written is kept, and less is
+// growth is how the WAL grows that is kept from a position on. While nothing is confirmed all that is written is kept, and less is
 // written than before, since no row is marked. What was seen meanwhile says
 // nothing of how it goes on afterwards.
 //
@@ -63,17 +61,17 @@ func (h *hold) step(at time.Time, held bool) (ended bool) {
 // teeth of a saw in the best of health. What counts is the way from one trough
 // to another; or, where the position stands still for longer than it usually
 // does, the rate of writing. Where less is kept than before, nothing grows.
-func (h *history) growth(position func(point) cdc.LSN, hold hold) (bytesPerSecond float64, known bool) {
+func (h *history) growth(position func(point) cdc.LSN, hold hold) (grows outlook, known bool) {
 	if !hold.since.IsZero() {
 		if h.points[len(h.points)-1].at.Sub(hold.since) < heldFor {
-			return 0, false
+			return outlook{}, false
 		}
 		return h.outlook(hold.since)
 	}
 	points := h.last(rateSpan).since(hold.ended).forward(position)
 	written, known := h.outlook(hold.ended)
 	if !known || len(points) == 0 {
-		return 0, false
+		return outlook{}, false
 	}
 	var leaps []point // the samples that saw the position moved on
 	var longest time.Duration
@@ -96,20 +94,20 @@ func (h *history) growth(position func(point) cdc.LSN, hold hold) (bytesPerSecon
 	case still >= max(stillFor, 2*longest):
 		return written, true
 	case len(leaps) > 0 && kept(points[len(points)-1]) <= kept(points[0]):
-		return 0, true
+		return outlook{}, true
 	case len(leaps) < 2:
-		return 0, false
+		return outlook{}, false
 	}
 	first, last := leaps[0], leaps[len(leaps)-1]
 	took := last.at.Sub(first.at)
 	if took < rateLeast {
-		return 0, false
+		return outlook{}, false
 	}
 	more := kept(last) - kept(first)
-	if more <= max((1-releases)*took.Seconds()*written, leapSlack.Seconds()*fastest(points)) {
-		return 0, true
+	if more <= max((1-releases)*took.Seconds()*written.rate(), leapSlack.Seconds()*fastest(points)) {
+		return outlook{}, true
 	}
-	return more / took.Seconds(), true
+	return outlook{rest: more / took.Seconds()}, true
 }
 
 // fastest is how fast WAL was written between two samples at most, in bytes per
@@ -164,7 +162,7 @@ func (h *history) runway(budgets []budget, ours hold) runway {
 			next.known, next.ends = true, true
 		} else if grows, known := h.growth(b.position, hold); known {
 			next.known = true
-			if s := float64(b.left) / grows; grows > 0 && !math.IsInf(s, 0) && s < endless.Seconds() {
+			if s := grows.lasts(float64(b.left)); s < endless.Seconds() {
 				next.ends, next.after = true, seconds(s)
 			}
 		}
