@@ -89,6 +89,10 @@ FLAGS ?=
 cost: deps build ## what poll and run cost the primary, side by side (five minutes): FLAGS='-rate 500 -seconds 60'
 	@go run ./bench/cost -walrelay bin/walrelay $(FLAGS)
 
+.PHONY: runway
+runway: deps build ## how well it is foretold when PostgreSQL may keep no more WAL (six minutes): FLAGS='-load pages -before 660'
+	@go run ./bench/runway -walrelay bin/walrelay $(FLAGS)
+
 .PHONY: clean
 clean: ## remove what build made
 	rm -rf bin

@@ -59,8 +59,8 @@
 // The budget is what PostgreSQL may write before it removes WAL that the slot
 // needs (safe_wal_size), and what all slots may keep by the operator's word. The
 // runway is how long it lasts at the rate of the last two minutes, but for the
-// full pages that PostgreSQL writes after a checkpoint: those are counted over a
-// whole round of checkpoints (from 14 on, where it tells how many they were). It
+// full pages that PostgreSQL writes after a checkpoint: those are taken to come as
+// in the last round of checkpoints (from 14 on, where it tells how many they were). It
 // is nothing where what is kept does not grow, and while that is not known. While
 // nothing is confirmed, for a known reason, all that is written grows, and only
 // what was seen since then counts: a relay that works has rows marked, and so WAL

@@ -40,7 +40,7 @@
 //	ready                           as in /readyz
 //	cause                           a sentence: why PostgreSQL keeps WAL, or rows wait; null when nothing holds it
 //	runway_seconds                  until max_slot_wal_keep_size or --disk-budget is used up, at the rate of the last
-//	                                two minutes, and of a round of checkpoints for full pages; null when it
+//	                                two minutes, for full pages as in the last round of checkpoints; null when it
 //	                                is not, or not known yet
 //	slot                            null where there is none, else
 //	  name, active                  as in pg_replication_slots
