@@ -30,8 +30,12 @@ build: ## build the static binary bin/walrelay
 		-o bin/walrelay ./cmd/walrelay
 
 .PHONY: deps
-deps: ## install the servers that tests and demo need (root), or say which are missing
+deps: ## install what the tests need (root), or say what is missing
 	@internal/testservers/install.sh
+
+.PHONY: servers
+servers: ## the same for the demo and the measurements: PostgreSQL and Redis
+	@internal/testservers/install.sh servers
 
 .PHONY: test
 test: deps ## vet and test with the race detector, on real servers
@@ -80,17 +84,17 @@ fuzz: ## run every fuzz target for FUZZTIME (20s)
 	done
 
 .PHONY: demo
-demo: deps ## see it work: shop, relay and worker on throwaway servers
+demo: servers ## see it work: shop, relay and worker on throwaway servers
 	go run ./cmd/demo
 
 # FLAGS go to the program: `make cost FLAGS='-rate 500 -json'`.
 FLAGS ?=
 .PHONY: cost
-cost: deps build ## what poll and run cost the primary, side by side (five minutes): FLAGS='-rate 500 -seconds 60'
+cost: servers build ## what poll and run cost the primary, side by side (five minutes): FLAGS='-rate 500 -seconds 60'
 	@go run ./bench/cost -walrelay bin/walrelay $(FLAGS)
 
 .PHONY: runway
-runway: deps build ## how well it is foretold when PostgreSQL may keep no more WAL (six minutes): FLAGS='-load pages -before 660'
+runway: servers build ## how well it is foretold when PostgreSQL may keep no more WAL (six minutes): FLAGS='-load pages -before 660'
 	@go run ./bench/runway -walrelay bin/walrelay $(FLAGS)
 
 .PHONY: clean

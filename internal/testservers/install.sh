@@ -1,9 +1,10 @@
 #!/bin/sh
-# Installs what the tests and the demo need on Debian, if anything is missing:
+# Installs what the tests need on Debian, if anything is missing:
 # the servers, promtool for the alert rules, Chromium for the status page, a C
 # compiler for the race detector, make, and the certificates without which Go
 # downloads no module. As root it installs; as anybody else it says what to
-# install, and fails.
+# install, and fails. With the argument "servers" it is the servers alone, which
+# is all that the demo needs.
 #
 # Nothing here uses the services that Debian's packages start, nor the database
 # cluster that postgresql-15 creates: while they are being installed, none is
@@ -25,24 +26,26 @@ has() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 
 has_postgres || need postgresql-15
 [ -n "${WALRELAY_TEST_REDIS:-}" ] || has redis-server || need redis-server
-has pgbouncer || need pgbouncer
-has promtool || need prometheus
-[ -n "${WALRELAY_TEST_CHROMIUM:-}" ] || has chromium-headless-shell || has chromium || need chromium-headless-shell
-has make || need make
-has gcc || need gcc
-[ -e /usr/include/stdlib.h ] || need libc6-dev
 [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates
+if [ "${1:-}" != servers ]; then
+	has pgbouncer || need pgbouncer
+	has promtool || need prometheus
+	[ -n "${WALRELAY_TEST_CHROMIUM:-}" ] || has chromium-headless-shell || has chromium || need chromium-headless-shell
+	has make || need make
+	has gcc || need gcc
+	[ -e /usr/include/stdlib.h ] || need libc6-dev
+fi
 
 [ -n "$packages" ] || exit 0
 
 install="apt-get install -y --no-install-recommends $packages"
 if [ "$(id -u)" -ne 0 ]; then
-	echo "Missing for the tests: $packages" >&2
+	echo "Missing: $packages" >&2
 	echo "As root: apt-get update && $install" >&2
 	exit 1
 fi
 if ! has apt-get; then
-	echo "Missing for the tests: $packages; this machine has no apt-get to install them with" >&2
+	echo "Missing: $packages; this machine has no apt-get to install them with" >&2
 	exit 1
 fi
 
