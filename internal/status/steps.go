@@ -2,7 +2,7 @@ package status
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/fault"
@@ -44,10 +44,10 @@ func (l *Look) steps(doc health.Document) []Step {
 	if d.Waits != "" && role == health.RoleBackfill {
 		add("end "+d.Waits, d.EndWait)
 	}
-	if doc.Cause != nil && d.Holder != "" && d.Holder != d.Waits {
+	if slices.Contains(doc.Causes, health.CauseTransaction) && d.Holder != "" {
 		add("end "+d.Holder, d.EndHold)
 	}
-	if o := d.Other; doc.Cause != nil && o != nil && strings.Contains(*doc.Cause, "slot "+fmt.Sprintf("%q", o.Name)) && !o.Active {
+	if o := d.Other; slices.Contains(doc.Causes, health.CauseOtherSlot) && o != nil && !o.Active {
 		add(fmt.Sprintf("drop the slot %q, if nobody needs it", o.Name), fmt.Sprintf("SELECT pg_drop_replication_slot(%s);", cdc.QuoteLiteral(o.Name)))
 	}
 	if role == health.RoleStreaming && doc.Status != health.StatusOK && len(steps) == 0 && l.HTTP != "" {
