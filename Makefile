@@ -14,6 +14,10 @@ TESTFLAGS ?= -race -count=1 -parallel 6
 PG_VERSIONS ?= 13 14 15 16 17 18
 FUZZTIME ?= 20s
 
+# A program with the race detector sleeps for a second before it exits, unless
+# told otherwise; the tests start and stop hundreds.
+export GORACE = atexit_sleep_ms=50
+
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     = go run mvdan.cc/gofumpt@v0.12.0
 
