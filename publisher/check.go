@@ -181,17 +181,20 @@ func (p *Publisher) replicasFinding(hello map[string]string, s settings) finding
 	return finding.Good(name, text)
 }
 
+// lasting is how a setting of Redis outlives a restart.
+const lasting = " (and the same in redis.conf, or CONFIG REWRITE, so that it stays)"
+
 func (p *Publisher) persistenceFinding(s settings) finding.Finding {
 	const name = "redis_persistence"
 	aof := s.config["appendonly"] == "yes" || s.info["aof_enabled"] == "1"
 	save, known := s.config["save"]
 	_, seen := s.info["aof_enabled"]
-	const fix = "CONFIG SET appendonly yes, then CONFIG REWRITE"
+	const fix = "CONFIG SET appendonly yes" + lasting
 	switch {
 	case !seen && !known:
 		return p.unseen(name, "persistence", "CONFIG GET appendonly, and save")
 	case aof && s.config["appendfsync"] == "no":
-		return finding.Warning(name, "appendonly is on, and appendfsync no leaves it to the operating system when it is on disk: a crash of the machine loses more than --confirm-delay covers, which is a gap", "CONFIG SET appendfsync everysec, then CONFIG REWRITE")
+		return finding.Warning(name, "appendonly is on, and appendfsync no leaves it to the operating system when it is on disk: a crash of the machine loses more than --confirm-delay covers, which is a gap", "CONFIG SET appendfsync everysec"+lasting)
 	case aof:
 		return finding.Good(name, "appendonly is on")
 	case known && save == "":
@@ -213,7 +216,7 @@ func (p *Publisher) evictionFinding(s settings) finding.Finding {
 		return p.unseen(name, "maxmemory-policy", "CONFIG GET maxmemory-policy, which must not be allkeys-…")
 	case strings.HasPrefix(policy, "allkeys-"):
 		return finding.Failure(name, fmt.Sprintf("maxmemory-policy is %s: Redis may throw away the stream, or the checkpoint beside it", policy),
-			"CONFIG SET maxmemory-policy noeviction, then CONFIG REWRITE")
+			"CONFIG SET maxmemory-policy noeviction"+lasting)
 	}
 	return finding.Good(name, fmt.Sprintf("maxmemory-policy is %s", policy))
 }

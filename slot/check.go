@@ -335,7 +335,7 @@ func (c *Checkup) keepSize() finding.Finding {
 		return finding.Good(name, fmt.Sprintf("a slot keeps %s of WAL at most, and is lost beyond that", c.facts.keepSize))
 	}
 	return finding.Warning(name, "there is no limit: a slot that nobody reads keeps WAL until the disk is full",
-		"ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf(); (what the disk can spare; a slot that is lost is healed)")
+		"ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf(); -- what the disk can spare; a slot that is lost is healed")
 }
 
 func (c *Checkup) idleTimeout() finding.Finding {

@@ -185,7 +185,7 @@ func replicationFault(user string, cause error) error {
 // replicationSQL gives a role the right to replicate.
 func replicationSQL(user string) string {
 	role := cdc.QuoteIdent(user)
-	return fmt.Sprintf("ALTER ROLE %s REPLICATION; (on Amazon RDS: GRANT rds_replication TO %s;)", role, role)
+	return fmt.Sprintf("ALTER ROLE %s REPLICATION; -- on Amazon RDS: GRANT rds_replication TO %s;", role, role)
 }
 
 // poolerFault says that something sits between the relay and PostgreSQL.
@@ -293,7 +293,7 @@ func foreign(name, kind, plugin, database, ours string) error {
 	}
 	return &fault.Error{
 		Problem: fmt.Sprintf("slot %q %s", name, what),
-		Fix:     "choose another name with --slot; or, if nothing uses that one any more: SELECT pg_drop_replication_slot(" + cdc.QuoteLiteral(name) + "); (from its own database)",
+		Fix:     "choose another name with --slot; or, if nothing uses that one any more: SELECT pg_drop_replication_slot(" + cdc.QuoteLiteral(name) + "); -- from its own database",
 		Err:     ErrForeignSlot,
 	}
 }

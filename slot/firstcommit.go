@@ -85,7 +85,7 @@ func (s *Session) firstCommit(ctx context.Context, data []byte, err error) (time
 	case pg.Code(err) == codeConfigurationLimitExceeded:
 		return time.Time{}, false, &fault.Error{
 			Problem: fmt.Sprintf("PostgreSQL may not keep the first transaction of slot %q in a temporary file, to look at it", s.cfg.Slot),
-			Fix:     fmt.Sprintf("ALTER ROLE %s SET temp_file_limit = -1; (as a superuser)", cdc.QuoteIdent(s.cfg.Conn.User)),
+			Fix:     fmt.Sprintf("ALTER ROLE %s SET temp_file_limit = -1; -- as a superuser", cdc.QuoteIdent(s.cfg.Conn.User)),
 			Err:     err,
 		}
 	case err != nil:

@@ -99,7 +99,7 @@ func levelFault(level string) error {
 	}
 	return &fault.Error{
 		Problem: fmt.Sprintf("wal_level is %s", level),
-		Fix:     "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
+		Fix:     "ALTER SYSTEM SET wal_level = 'logical'; -- then restart PostgreSQL",
 	}
 }
 

@@ -73,7 +73,7 @@ func createFault(cfg Config, code string, err error) error {
 	}
 	switch code {
 	case codeInsufficientPrivilege:
-		e.Fix += " (as the owner of the table, who needs CREATE on the database, or as a superuser)"
+		e.Fix += " -- as the owner of the table, who needs CREATE on the database, or as a superuser"
 	case codeReadOnlyTransaction:
 		e.Fix += " (on the primary)"
 	}

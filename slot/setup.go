@@ -165,7 +165,7 @@ func (s *Source) teardownPublication(ctx context.Context, conn *pgx.Conn) (dropp
 	if pg.Code(err) == codeInsufficientPrivilege {
 		return false, &fault.Error{
 			Problem: fmt.Sprintf("the role %s does not own the publication %s", cdc.QuoteIdent(s.cfg.Conn.User), name),
-			Fix:     fmt.Sprintf("DROP PUBLICATION %s; (as its owner, or as a superuser)", name),
+			Fix:     fmt.Sprintf("DROP PUBLICATION %s; -- as its owner, or as a superuser", name),
 			Err:     err,
 		}
 	}
