@@ -311,7 +311,7 @@ func psqlCommand(cfg *Config) string {
 func redisCommand(cfg *Config) string {
 	options, err := redis.ParseURL(cfg.Redis.URL())
 	if err != nil {
-		return "redis-cli ping"
+		return "redis-cli time"
 	}
 	args := []string{"redis-cli"}
 	if options.Network == "unix" {
@@ -328,7 +328,7 @@ func redisCommand(cfg *Config) string {
 	if options.Password != "" {
 		args = append(args, "--askpass")
 	}
-	return strings.Join(append(args, "ping"), " ")
+	return strings.Join(append(args, "time"), " ") // which the relay's user may run
 }
 
 // shellWord quotes an argument for a shell where it needs that.

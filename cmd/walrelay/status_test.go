@@ -154,7 +154,7 @@ func TestStatusFromTheFirstRowOn(t *testing.T) {
 		t.Errorf("a relay that does not: %+v", l.Redis)
 	}
 	text = w.status(exitFailure)
-	wantParts(t, text, "Redis does not answer", "Relay streams", "redis-cli -h 127.0.0.1 -p "+fmt.Sprint(w.toRedis.Port())+" --user relay --askpass ping", "Checkpoint not known")
+	wantParts(t, text, "Redis does not answer", "Relay streams", "redis-cli -h 127.0.0.1 -p "+fmt.Sprint(w.toRedis.Port())+" --user relay --askpass time", "Checkpoint not known")
 	w.toRedis.Restore()
 
 	// No relay, and rows wait.

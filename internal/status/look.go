@@ -117,6 +117,17 @@ func (l *Look) expected() bool {
 	return l.Database.Slot != nil && !l.Database.Foreign || l.Redis.Checkpoint != nil
 }
 
+// others reports that another program has appended to the stream since the last
+// relay did.
+func (l *Look) others() bool {
+	cp, stream := l.Redis.Checkpoint, l.Redis.Stream
+	if cp == nil || stream == nil || stream.LastID == nil {
+		return false
+	}
+	last, known := cp.LastIDs[l.Stream]
+	return known && last != *stream.LastID
+}
+
 // here is a time of the server's clock by ours.
 func (l *Look) here(t time.Time) time.Time {
 	if t.IsZero() || l.Database.Clock.IsZero() {

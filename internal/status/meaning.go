@@ -42,7 +42,11 @@ func (l *Look) meaning(doc health.Document) string {
 			return text
 		}
 	}
-	return text + l.waiting()
+	text += l.waiting()
+	if l.others() {
+		text += " Another program has appended to the stream since the last relay did, such as a poller."
+	}
+	return text
 }
 
 // consequence is what it leads to that no relay is connected.

@@ -45,7 +45,7 @@ func streaming() *Look {
 			Plugin: "pgoutput", Database: "shop", Published: true, OldestAge: ptr(0.0),
 		},
 		Redis: Redis{
-			SeenAt: now, Check: "redis-cli -h redis -p 6379 ping", Asked: true,
+			SeenAt: now, Check: "redis-cli -h redis -p 6379 time", Asked: true,
 			Checkpoint: &cdc.Checkpoint{
 				Version: cdc.Version{Instance: "c1ecae3d74eead28", Counter: 9}, Format: 1, Timeline: 1, Phase: cdc.PhaseStreaming,
 				Last: cdc.Position{LSN: 0x16_B374_6000, Ordinal: 2}, Covered: 0x16_B374_7800, CoveredTime: ago(90 * time.Second), WrittenAt: ago(700 * time.Millisecond),
@@ -122,6 +122,12 @@ func TestText(t *testing.T) {
 			s := l.Database.Slot
 			s.WALStatus, s.InvalidationReason, s.Restart, s.RetainedBytes, s.SafeWALSize = "lost", "wal_removed", 0, nil, nil
 			l.Judgement = &cdc.Judgement{Verdict: cdc.Gap, Kind: cdc.SlotLost}
+			return []*Look{l}
+		},
+		"polled-beside-a-slot": func() []*Look {
+			l := alone()
+			l.Redis.Checkpoint.LastIDs = map[string]string{"jobs": "1740790000000-0"}
+			l.Database.OldestAge, l.Database.Waiting = ptr(0.04), 1
 			return []*Look{l}
 		},
 		"never": func() []*Look { return []*Look{never()} },

@@ -33,8 +33,11 @@ func (l *Look) steps(doc health.Document) []Step {
 		add("have PostgreSQL keep the slot's WAL, as far as the disk allows", "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();")
 	}
 	if role == health.RoleNone && l.expected() {
-		add("start the relay, with the settings of this command", "walrelay run")
-		if d.Slot != nil && r.AwaySince.IsZero() {
+		if l.others() {
+			add("stop the poller, if one works: rows that it and a relay take at the same time are doubled", "")
+		}
+		add("see why the relay does not stream (its log, its /healthz); if it does not run, start it, with the settings of this command", "walrelay run")
+		if d.Slot != nil && d.Slot.WALStatus != "lost" && r.AwaySince.IsZero() {
 			add("or, if none is to come back, drop the slot, so that PostgreSQL can remove the WAL", "walrelay teardown")
 		}
 	}

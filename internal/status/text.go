@@ -64,7 +64,11 @@ func (r *Report) database(p *page) {
 	} else {
 		p.line("Slot", fmt.Sprintf("%s: %s, of database %s%s", s.Name, orNone(s.Plugin), orNone(s.Database), walStatus(s)))
 		p.line("  unconfirmed", lag(s.UnconfirmedBytes, r.Rates.Unconfirmed))
-		p.line("  retained", lag(s.RetainedBytes, r.Rates.Retained))
+		if s.WALStatus != nil && *s.WALStatus == "lost" {
+			p.line("  retained", "none: the slot is lost")
+		} else {
+			p.line("  retained", lag(s.RetainedBytes, r.Rates.Retained))
+		}
 	}
 	if s != nil && (s.WALStatus == nil || *s.WALStatus != "lost") || r.Runway != nil {
 		p.line("  runway", r.runway())
