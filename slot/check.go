@@ -317,7 +317,7 @@ func (c *Checkup) slotState() finding.Finding {
 	}
 	text := fmt.Sprintf("slot %q is there", slot.Name)
 	if slot.Active {
-		text = fmt.Sprintf("slot %q is in use by the server process %d; another run stands by", slot.Name, slot.ActivePID)
+		text = fmt.Sprintf("slot %q is in use by the server process %d (a run that starts now would stand by)", slot.Name, slot.ActivePID)
 	}
 	if c.lag != nil {
 		text += fmt.Sprintf(", and keeps %d MiB of WAL", c.lag.RetainedBytes>>20)
