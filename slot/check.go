@@ -88,7 +88,7 @@ func (s *Source) Check(ctx context.Context) *Checkup {
 	c.slot, c.slotErr = c.session.Slot(ctx)
 	if c.slot != nil {
 		c.slotErr = c.session.within(ctx, c.session.askTimeout, func(ctx context.Context, conn *pgx.Conn) error {
-			sample, _, err := c.session.cfg.readSample(ctx, conn, "", holderLimits{farBehind, holderAge})
+			sample, _, err := c.session.cfg.readSample(ctx, conn, "", holderLimits{bytes: farBehind})
 			c.lag = sample.Slot
 			return err
 		})
@@ -165,13 +165,13 @@ func (c *Checkup) readHolders(ctx context.Context) error {
 	}
 	before := map[string]bool{}
 	for _, h := range all {
-		before[h.xid] = true
+		before[h.XID] = true
 	}
 	if all, _, err = look(); err != nil {
 		return err
 	}
 	for _, h := range all {
-		if !h.Since.IsZero() || before[h.xid] {
+		if !h.Since.IsZero() || before[h.XID] {
 			c.holders = append(c.holders, h)
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,8 +19,7 @@ type Holder struct {
 	User     string
 	Database string
 	Since    time.Time // zero where the role may not see it
-
-	xid string // tells it from the next transaction of the same process
+	XID      string    // tells it from the next transaction of the same process
 }
 
 // String says whose transaction it is.
@@ -47,17 +44,37 @@ func (h Holder) Command() string {
 	return fmt.Sprintf("SELECT pg_terminate_backend(%d);", h.PID)
 }
 
+// lasting remembers since which look a transaction is the oldest. On a busy server
+// there is an oldest one at every look, and each time it is another: whoever ends
+// that ends somebody's work, and no WAL is released sooner. Since when it is open a
+// role may not see, and does not say that it had written all that time.
+type lasting struct {
+	xid   string
+	since time.Time // of the look
+}
+
+// step takes the oldest transaction of a look, and is for how long it is known to
+// be the oldest. A look that did not ask is left out: an id does not come again.
+func (l *lasting) step(h *Holder, at time.Time) time.Duration {
+	if l.xid != h.XID {
+		l.xid, l.since = h.XID, at
+	}
+	return at.Sub(l.since)
+}
+
 // A transaction holds an exclusive lock on its own id, a prepared one without a
 // process; who waits for it asks for a shared one. pg_locks shows them to every role and in every database,
 // pg_stat_activity does not.
-const holderColumns = `
-	coalesce(holder.pid, 0) AS "PID", coalesce(p.gid, '') AS "GID",
-	coalesce(a.usename::text, p.owner::text, '') AS "User", coalesce(a.datname::text, p.database::text, '') AS "Database",
-	coalesce(a.xact_start, p.prepared) AS "Since", coalesce(holder.transactionid::text, '')`
+const (
+	holderSQL = `json_build_object('PID', coalesce(holder.pid, 0), 'GID', coalesce(p.gid, ''),
+		'User', coalesce(a.usename::text, p.owner::text, ''), 'Database', coalesce(a.datname::text, p.database::text, ''),
+		'Since', coalesce(a.xact_start, p.prepared), 'XID', holder.transactionid::text)`
+	isHolder = `(holder.pid IS NOT NULL OR p.gid IS NOT NULL)`
+)
 
 // waitSQL reads what a process waits for.
 const waitSQL = `
-	SELECT waiter.locktype, ` + holderColumns + `
+	SELECT waiter.locktype, CASE WHEN ` + isHolder + ` THEN ` + holderSQL + ` END
 	FROM pg_locks waiter
 	LEFT JOIN pg_locks holder ON holder.locktype = 'transactionid' AND holder.mode = 'ExclusiveLock'
 		AND holder.transactionid = waiter.transactionid
@@ -65,58 +82,36 @@ const waitSQL = `
 	LEFT JOIN pg_prepared_xacts p ON holder.pid IS NULL AND p.transaction = waiter.transactionid
 	WHERE waiter.pid = $1 AND NOT waiter.granted LIMIT 1`
 
-// oldSQL reads the transactions that have written something, the oldest first.
-// One that is younger than the margin is no reason for anything.
-const oldSQL = `
-	SELECT holder.locktype, ` + holderColumns + `
+// oldSQL reads the transactions that have written something, the oldest first,
+// without those that are known to be younger than a margin in seconds, which is
+// an expression.
+func oldSQL(margin string) string {
+	return `
+	SELECT ` + holderSQL + `
 	FROM pg_locks holder
 	LEFT JOIN pg_stat_activity a ON a.pid = holder.pid
 	LEFT JOIN pg_prepared_xacts p ON holder.pid IS NULL AND p.transaction = holder.transactionid
-	WHERE holder.locktype = 'transactionid' AND holder.mode = 'ExclusiveLock'
-		AND coalesce(a.xact_start, p.prepared, '-infinity') < clock_timestamp() - make_interval(secs => $1)
+	WHERE holder.locktype = 'transactionid' AND holder.mode = 'ExclusiveLock' AND ` + isHolder + `
+		AND coalesce(a.xact_start, p.prepared, '-infinity') <= clock_timestamp() - make_interval(secs => ` + margin + `)
 	ORDER BY age(holder.transactionid) DESC`
-
-// oldestSQL is a query of the oldest of them as JSON. The margin in seconds is an
-// expression.
-func oldestSQL(margin string) string {
-	return `SELECT row_to_json(holder)::text FROM (` + strings.ReplaceAll(oldSQL, "$1", margin) + ` LIMIT 1) holder`
 }
 
 // readWaitedFor reads what a process waits for. Nil is that it is no transaction;
 // what is the kind of lock.
 func readWaitedFor(ctx context.Context, conn *pgx.Conn, pid uint32) (h *Holder, what string, err error) {
-	h, what, err = scanHolder(conn.QueryRow(ctx, waitSQL, int64(pid)))
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	err = conn.QueryRow(ctx, waitSQL, int64(pid)).Scan(&what, &h)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, "", nil
-	case err != nil:
-		return nil, "", err
-	case h.PID == 0 && h.GID == "":
-		return nil, what, nil
 	}
-	return h, what, nil
+	return h, what, err
 }
 
-// readHolders reads the transactions that are older than the margin, the oldest
-// first.
+// readHolders reads the transactions that have written something, the oldest
+// first, without those that are known to be younger than the margin.
 func readHolders(ctx context.Context, conn *pgx.Conn, margin time.Duration) ([]Holder, error) {
-	rows, err := conn.Query(ctx, oldSQL, margin.Seconds())
+	rows, err := conn.Query(ctx, oldSQL("$1::float8"), margin.Seconds())
 	if err != nil {
 		return nil, err
 	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Holder, error) {
-		h, _, err := scanHolder(row)
-		return *h, err
-	})
-	return slices.DeleteFunc(all, func(h Holder) bool { return h.PID == 0 && h.GID == "" }), err
-}
-
-func scanHolder(row pgx.Row) (h *Holder, what string, err error) {
-	h = &Holder{}
-	var since *time.Time
-	err = row.Scan(&what, &h.PID, &h.GID, &h.User, &h.Database, &since, &h.xid)
-	if since != nil {
-		h.Since = *since
-	}
-	return h, what, err
+	return pgx.CollectRows(rows, pgx.RowTo[Holder])
 }

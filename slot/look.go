@@ -19,6 +19,10 @@ const (
 	lookTimeout = 3 * time.Second
 	// lookLockTimeout bounds how long it waits for who changes a table.
 	lookLockTimeout = time.Second
+	// secondLook is how much later it is looked again whether a transaction is
+	// still the oldest, and lookRest what is to be left then of the time.
+	secondLook = 2 * time.Second
+	lookRest   = 2 * time.Second
 )
 
 // Looker looks from outside, for somebody who is no relay. It keeps an ordinary
@@ -31,6 +35,8 @@ type Looker struct {
 	monitor  *Monitor
 	ordinary *ordinary
 	server   cdc.Server // of that connection
+	oldest   lasting
+	pause    func(context.Context, time.Duration) bool
 }
 
 // View is what a Looker saw.
@@ -53,7 +59,9 @@ type View struct {
 
 // NewLooker makes a looker. It connects to nothing.
 func NewLooker(cfg Config, log *slog.Logger) *Looker {
-	return &Looker{cfg: cfg, monitor: NewMonitor(cfg, log)}
+	m := NewMonitor(cfg, log)
+	m.limits = holderLimits{bytes: farBehind, age: holderAge} // somebody may look once only
+	return &Looker{cfg: cfg, monitor: m, pause: pause}
 }
 
 // Look connects where that is needed, and looks. ctx bounds it.
@@ -81,7 +89,29 @@ func (l *Looker) look(ctx context.Context) (View, error) {
 	}
 	v := View{Server: l.server}
 	err := l.Ask(ctx, func(ctx context.Context, conn *pgx.Conn) error { return l.view(ctx, conn, &v) })
+	if err == nil && v.Holder != nil && v.Holder.Since.IsZero() {
+		err = l.lookAgain(ctx, &v)
+	}
 	return v, err
+}
+
+// lookAgain takes back who is said to hold WAL back, where that may be a
+// transaction of just now: the role does not see since when it is open.
+func (l *Looker) lookAgain(ctx context.Context, v *View) error {
+	if l.oldest.step(v.Holder, v.At) >= secondLook {
+		return nil
+	}
+	v.Holder = nil
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < secondLook+lookRest || !l.pause(ctx, secondLook) {
+		return nil
+	}
+	return l.Ask(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		all, err := readHolders(ctx, conn, holderAge)
+		if len(all) > 0 && all[0].XID == l.oldest.xid {
+			v.Holder = &all[0]
+		}
+		return err
+	})
 }
 
 func (l *Looker) view(ctx context.Context, conn *pgx.Conn, v *View) error {

@@ -126,3 +126,84 @@ func TestLookAtAFrozenServer(t *testing.T) {
 		}
 	}
 }
+
+// On a busy server there is an oldest transaction at every look, and never one to
+// be ended; only a role that sees since when they are open can tell that at once.
+func TestShortTransactionsAreNotToBlame(t *testing.T) {
+	w := onCommon(t)
+	w.slot()
+	cfg := w.cfg
+	cfg.Conn = w.parse(w.as(w.role(`LOGIN`)))
+	pair := [2]*pgx.Conn{w.connect(w.dsn), w.connect(w.dsn)}
+	begin := func(conn *pgx.Conn) {
+		if _, err := conn.Exec(w.ctx(), `BEGIN; SELECT txid_current()`, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Error(err)
+		}
+	}
+	begin(pair[0])
+	next := func() { // another is the oldest, and there always is one
+		begin(pair[1])
+		if _, err := pair[0].Exec(w.ctx(), `COMMIT`); err != nil {
+			t.Error(err)
+		}
+		pair[0], pair[1] = pair[1], pair[0]
+	}
+
+	l := NewLooker(cfg, slog.New(slog.DiscardHandler))
+	defer l.Close()
+	l.monitor.limits.bytes = -1
+	looked := 0
+	l.pause = func(context.Context, time.Duration) bool { looked++; next(); return true }
+	named := func() *Holder {
+		t.Helper()
+		v, err := l.Look(w.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.Holder
+	}
+	for range 2 {
+		if h := named(); h != nil {
+			t.Errorf("a look from outside blames %v", h)
+		}
+	}
+	if looked != 2 {
+		t.Errorf("it looked again %d times", looked)
+	}
+	l.pause = func(context.Context, time.Duration) bool { return true }
+	if h := named(); h == nil || h.PID != int(pair[0].PgConn().PID()) {
+		t.Errorf("of a transaction that stays it blames %v", h)
+	}
+
+	for name, conn := range map[string]*pgx.ConnConfig{"a role that sees nothing": cfg.Conn, "a role that sees all": w.cfg.Conn} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{t: t, Postgres: w.Postgres, dsn: w.dsn, cfg: w.cfg}
+			w.cfg.Conn = conn
+			m := w.monitor()
+			m.limits = holderLimits{bytes: -1, lasts: 1}
+			looks, short := 0, make(chan struct{})
+			seen := w.watch(m, asked{
+				func() string {
+					if looks++; looks <= 5 {
+						next()
+					}
+					return ""
+				},
+				func(_ string, s Sample, _ error) error {
+					if looks <= 5 && s.Holder != nil {
+						t.Errorf("look %d blames %v", looks, s.Holder)
+					}
+					if looks == 5 {
+						close(short)
+					}
+					return nil
+				},
+			}, nil)
+			<-short
+			s := seen.until("the one that stays is blamed", func(s Sample) bool { return works(s) && s.Holder != nil })
+			if s.Holder.PID != int(pair[0].PgConn().PID()) {
+				t.Errorf("blamed is %v", s.Holder)
+			}
+		})
+	}
+}

@@ -19,8 +19,8 @@ const (
 	// farBehind is how much more WAL a slot keeps than is unconfirmed before
 	// the reason is looked for.
 	farBehind = 64 << 20
-	// holderAge is how old a transaction must be to be the reason: younger
-	// ones are there all the time on a busy server.
+	// holderAge is for how long a transaction must be the oldest to be the
+	// reason: younger ones are there all the time on a busy server.
 	holderAge = 10 * time.Second
 
 	// absentEvery is the interval while there is no slot.
@@ -69,6 +69,7 @@ type Monitor struct {
 	leftover bool          // the slot is not ours to read
 	timeout  time.Duration // of one statement, for the client
 	limits   holderLimits
+	oldest   lasting
 
 	spareUntil time.Time // the table
 	spareFor   error
@@ -76,7 +77,7 @@ type Monitor struct {
 
 // NewMonitor makes a monitor. It connects to nothing.
 func NewMonitor(cfg Config, log *slog.Logger) *Monitor {
-	return &Monitor{cfg: cfg, log: log, timeout: askTimeout, limits: holderLimits{farBehind, holderAge}}
+	return &Monitor{cfg: cfg, log: log, timeout: askTimeout, limits: holderLimits{bytes: farBehind, lasts: holderAge}}
 }
 
 // NewLeftoverMonitor makes a monitor that looks for a slot which nobody may read
@@ -208,6 +209,9 @@ func (m *Monitor) look(ctx context.Context, conn *pgx.Conn, table Table) (sample
 		return Sample{At: time.Now(), Err: err}, ""
 	}
 	sample.Unseen = unseen
+	if h := sample.Holder; h != nil && m.oldest.step(h, sample.At) < m.limits.lasts {
+		sample.Holder = nil
+	}
 	if m.leftover {
 		sample.Problem = nil
 		if sample.Foreign {

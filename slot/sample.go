@@ -37,9 +37,10 @@ type Sample struct {
 	// Problem is a fault that was seen: a slot that is somebody else's, commits
 	// that would wait for us, a publication that would lose rows.
 	Problem error
-	// Holder is the oldest transaction that has written something, read when
-	// the slot keeps much more WAL than is unconfirmed: PostgreSQL keeps it from
-	// where the oldest open transaction began, in any database.
+	// Holder is the oldest transaction that has written something, where it has
+	// been that for a while and the slot keeps much more WAL than is unconfirmed:
+	// PostgreSQL keeps it from where the oldest open transaction began, in any
+	// database.
 	Holder *Holder
 	// Unseen says why the table could not be looked at.
 	Unseen error
@@ -129,7 +130,7 @@ func sampleSQL(version int, question string) string {
 		o.slot_name, coalesce(o.slot_type, ''), coalesce(o.database, ''), coalesce(o.active, false), o.restart_lsn::text,
 		(to_jsonb(o) ->> 'inactive_since')::timestamptz,
 		(` + publicationSQL(version) + `),
-		CASE WHEN pg_wal_lsn_diff(s.confirmed_flush_lsn, s.restart_lsn) > $5::bigint THEN (` + oldestSQL("$6::float8") + `) END,
+		CASE WHEN pg_wal_lsn_diff(s.confirmed_flush_lsn, s.restart_lsn) > $5::bigint THEN (` + oldSQL("$6::float8") + ` LIMIT 1) END,
 		(` + cmp.Or(question, `SELECT NULL::text`) + `)
 	FROM (
 		SELECT r.recovery,
@@ -150,7 +151,8 @@ func sampleSQL(version int, question string) string {
 // holderLimits say which transaction is the reason why WAL is kept.
 type holderLimits struct {
 	bytes int64         // that the slot keeps beside what is unconfirmed
-	age   time.Duration // of the transaction, at least
+	age   time.Duration // of the transaction, at least, where that can be seen
+	lasts time.Duration // for which looks have seen it as the oldest, at least
 }
 
 // readSample reads the slot, and whether commits would wait for us. The question
@@ -174,7 +176,7 @@ func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string,
 		otherRestart                         lsn
 		otherInactive                        *time.Time
 		publicationState                     string
-		holder, answered                     *string
+		answered                             *string
 	)
 	err = conn.QueryRow(ctx, sampleSQL(pg.ServerVersion(conn.PgConn()), question),
 		c.Publication, c.Table.Schema, c.Table.Name, name, limits.bytes, limits.age.Seconds(),
@@ -187,7 +189,7 @@ func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string,
 		&spilled[0], &spilled[1], &spilled[2],
 		&sample.FullPages, &round,
 		&otherName, &other.Kind, &other.Database, &other.Active, &otherRestart, &otherInactive,
-		&publicationState, &holder, &answered)
+		&publicationState, &sample.Holder, &answered)
 	if err != nil {
 		return sample, "", fmt.Errorf("read slot %q: %w", name, err)
 	}
@@ -236,15 +238,6 @@ func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string,
 	}
 	problems = append(problems, published.verify(c))
 	sample.Problem = cmp.Or(problems...)
-	if holder != nil {
-		h := &Holder{}
-		if err := json.Unmarshal([]byte(*holder), h); err != nil {
-			return sample, "", fmt.Errorf("read the oldest transaction: %w", err)
-		}
-		if h.PID != 0 || h.GID != "" {
-			sample.Holder = h
-		}
-	}
 	return sample, answer, nil
 }
 

@@ -24,7 +24,7 @@ import (
 const (
 	// lookPatience bounds one look at PostgreSQL, connecting included, and the
 	// rest of a look at Redis after it.
-	lookPatience = 4 * time.Second
+	lookPatience = 5 * time.Second
 	// redisLookPatience bounds one question to Redis.
 	redisLookPatience = 2 * time.Second
 	// stampsLate is how old a checkpoint may be that a relay writes once a second,
