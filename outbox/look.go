@@ -114,7 +114,7 @@ func (t *Table) Unseen(err error) error {
 	case "57014": // query_canceled
 		return &fault.Error{
 			Problem: "finding the oldest rows that are not published takes too long, so that it is tried once a minute",
-			Fix:     "an index makes it quick: walrelay check has the SQL",
+			Fix:     t.quicker(),
 			Err:     err,
 		}
 	case "55P03": // lock_not_available
@@ -125,6 +125,16 @@ func (t *Table) Unseen(err error) error {
 		}
 	}
 	return t.explain(err)
+}
+
+// quicker is what makes a Look quick.
+func (t *Table) quicker() string {
+	l := t.checked.Load()
+	if l == nil || l.marks == MarkPublishedAt && !l.unpublished || l.marks == MarkDelete && !l.indexedID {
+		return "an index makes it quick: walrelay check has the SQL"
+	}
+	// Rows that were marked or deleted stay in the index until then.
+	return fmt.Sprintf("VACUUM %s; walrelay check names old transactions, which keep it from removing anything", t.table)
 }
 
 // oldestMost is among how many of the oldest rows one is looked for that tells

@@ -3,13 +3,16 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/internal/fault"
 	"github.com/stagedoor/walrelay/internal/pg"
 )
 
@@ -213,5 +216,28 @@ func TestIDsOfALookAreTheLogs(t *testing.T) {
 				t.Errorf("but for those it saw %+v", seen)
 			}
 		})
+	}
+}
+
+// TestALookThatTakesTooLongIsRepaired by the index that is not there, or by what
+// cleans up the one that is.
+func TestALookThatTakesTooLongIsRepaired(t *testing.T) {
+	t.Parallel()
+	cut := &pgconn.PgError{Code: "57014"}
+	for name, test := range map[string]struct {
+		layout *layout
+		want   string
+	}{
+		"not looked at yet":         {nil, "an index"},
+		"no index":                  {&layout{marks: MarkPublishedAt, indexedID: true}, "an index"},
+		"the index":                 {&layout{marks: MarkPublishedAt, unpublished: true}, `VACUUM "public"."outbox";`},
+		"no index, and deletes":     {&layout{marks: MarkDelete}, "an index"},
+		"the index, and it deletes": {&layout{marks: MarkDelete, indexedID: true}, `VACUUM "public"."outbox";`},
+	} {
+		table := New(Config{Table: cdc.Table{Schema: "public", Name: "outbox"}}, slog.New(slog.DiscardHandler))
+		table.checked.Store(test.layout)
+		if f := fault.As(table.Unseen(cut)); f == nil || !strings.HasPrefix(f.Fix, test.want) {
+			t.Errorf("%s: %v", name, f)
+		}
 	}
 }
