@@ -19,6 +19,9 @@ const (
 	wantedRedis = 7000 // tells which entries were deleted
 )
 
+// newerRedis is what to do about one that is older.
+const newerRedis = "use Redis 7 or newer"
+
 // CheckServer looks at the server and changes nothing. answers is false where
 // there is nobody to ask any more.
 func (p *Publisher) CheckServer(ctx context.Context) (found []finding.Finding, answers bool) {
@@ -82,14 +85,14 @@ func versionFinding(hello map[string]string) finding.Finding {
 	version := hello["version"]
 	var major, minor int
 	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n < 2 {
-		return finding.Warning(name, "it does not tell its version", "use Redis 7 or newer")
+		return finding.Warning(name, "it does not tell its version", newerRedis)
 	}
 	text := fmt.Sprintf("%s %s", hello["server"], version)
 	switch number := 1000*major + minor; {
 	case number < oldestRedis:
-		return finding.Failure(name, text+" is too old", "use Redis 7 or newer")
+		return finding.Failure(name, text+" is too old", newerRedis)
 	case number < wantedRedis:
-		return finding.Warning(name, text+" does not tell which entries were deleted, so that a heal leaves out rows that are marked", "use Redis 7 or newer")
+		return finding.Warning(name, text+" does not tell which entries were deleted, so that a heal leaves out rows that are marked", newerRedis)
 	}
 	return finding.Good(name, text)
 }

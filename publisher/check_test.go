@@ -208,3 +208,12 @@ func TestCheckOfACluster(t *testing.T) {
 	f := setUp(t, testservers.RedisOptions{Args: []string{"--cluster-enabled", "yes"}}, 0)
 	f.wantFinding(f.findings(f.pub), "redis_mode", finding.Fail, "cluster", "single server")
 }
+
+// What is said of a Redis that is too old is the same everywhere.
+func TestTheRedisThatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	fix, permanent := remedy("ERR unknown command 'XADD', with args beginning with: ")
+	if f := versionFinding(map[string]string{"server": "redis", "version": "6.0.1"}); !permanent || f.Level != finding.Fail || !strings.HasPrefix(fix, f.Fix) {
+		t.Errorf("check says %q, an error %q", f.Fix, fix)
+	}
+}

@@ -33,7 +33,7 @@ var remedies = []struct {
 	{"WRONGPASS", true, "correct the user and password in --redis"},
 	{"invalid password", true, "correct the user and password in --redis"},
 	{"DB index is out of range", true, "correct the database number at the end of --redis"},
-	{"unknown command", true, "use Redis 6.2 or newer, or a server that has EVAL and streams, and does not rename their commands"},
+	{"unknown command", true, newerRedis + ", or a server that has EVAL and streams, and does not rename their commands"},
 	{"exhausted the last possible ID", true, "the stream's ids are used up: choose another stream with --stream"},
 	{"MOVED", true, onCluster},
 	{"CROSSSLOT", true, onCluster},
