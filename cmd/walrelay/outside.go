@@ -253,7 +253,8 @@ func (o *outside) lookAtCheckpoint(ctx context.Context, l *status.Look, v slot.V
 func (o *outside) lookForStamps(ctx context.Context, key string) {
 	r := &o.redis
 	held := r.Checkpoint
-	if time.Since(held.WrittenAt) < o.stampsLate {
+	began := time.Now()
+	if stamped(held, began, o.stampsLate) {
 		return
 	}
 	for end := time.Now().Add(stampsSeen); time.Now().Before(end); {
@@ -267,10 +268,28 @@ func (o *outside) lookForStamps(ctx context.Context, key string) {
 			return // it is written, or the next look says why that is not known
 		}
 	}
-	r.StillSince = held.WrittenAt
-	if r.StillSince.IsZero() { // of a release that does not tell
-		r.StillSince = held.CoveredTime
+	r.StillSince = stillSince(held, began)
+}
+
+// stamped reports whether the time of a checkpoint says that it is written. One
+// that is to come is of a clock that is ahead, and no more a sign of life than one
+// of long ago.
+func stamped(cp *cdc.Checkpoint, now time.Time, late time.Duration) bool {
+	return now.Sub(cp.WrittenAt).Abs() < late
+}
+
+// stillSince is since when a checkpoint is as it is, which was looked at for a
+// while from began on. A release that does not tell when it wrote tells at least
+// up to which time the rows are there.
+func stillSince(cp *cdc.Checkpoint, began time.Time) time.Time {
+	since := cp.WrittenAt
+	if since.IsZero() {
+		since = cp.CoveredTime
 	}
+	if since.After(began) {
+		return began
+	}
+	return since
 }
 
 func (o *outside) judge(ctx context.Context, l *status.Look, v slot.View, cp *cdc.Checkpoint, streams map[string]cdc.StreamState) {
