@@ -459,3 +459,32 @@ func TestBehind(t *testing.T) {
 		}
 	}
 }
+
+// PostgreSQL keeps no WAL for a slot that is lost, though from 16 on such a slot
+// may still tell a position: one that was not read for too long, or for which a
+// standby had removed rows. Here a view of our own says that they are lost.
+func TestALostSlotKeepsNothing(t *testing.T) {
+	w := onCommon(t)
+	w.slot()
+	w.exec(`SELECT pg_create_physical_replication_slot('lost_one', true);
+		SELECT pg_create_physical_replication_slot('kept_one', true);
+		SELECT pg_logical_emit_message(false, 'x', repeat('x', 100000))`)
+	columns := w.value(`SELECT string_agg(CASE attname WHEN 'wal_status' THEN
+			$$CASE WHEN slot_name IN ('lost_one', current_setting('test.ours', true)) THEN 'lost' ELSE wal_status END AS wal_status$$
+			ELSE quote_ident(attname) END, ', ' ORDER BY attnum)
+		FROM pg_attribute WHERE attrelid = 'pg_catalog.pg_replication_slots'::regclass AND attnum > 0`)
+	w.exec(`CREATE SCHEMA told; CREATE VIEW told.pg_replication_slots AS SELECT ` + columns + ` FROM pg_catalog.pg_replication_slots`)
+	for _, ours := range []string{"", w.cfg.Slot} {
+		cfg := w.cfg
+		cfg.Conn = w.parse(w.as("", "search_path", "told,pg_catalog", "test.ours", ours))
+		m := NewMonitor(cfg, w.source().log)
+		m.limits.bytes = -1
+		s, _ := m.look(w.ctx(), w.connect(cfg.Conn.ConnString()), nil)
+		if s.Err != nil || s.Other == nil || s.Other.Name != "kept_one" || s.Slot == nil {
+			t.Fatalf("it sees %+v", s)
+		}
+		if lost := ours != ""; (s.Slot.WALStatus == "lost") != lost || (s.Slot.RestartLSN == 0) != lost || (s.Slot.RetainedBytes == 0) != lost {
+			t.Errorf("where ours is lost (%v) it is %+v", lost, s.Slot)
+		}
+	}
+}

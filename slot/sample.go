@@ -107,6 +107,8 @@ type OtherSlot struct {
 //
 // The other slot is the one that PostgreSQL keeps WAL for from the earliest
 // position on. A relay's own, temporary one is not another: it is a backfill's.
+// None is kept for a slot that is lost, which from PostgreSQL 16 on may still tell
+// a position.
 //
 // The oldest transaction is looked for only where the slot keeps much more WAL
 // than is unconfirmed: that reads all locks of the server.
@@ -118,19 +120,21 @@ func sampleSQL(version int, question string) string {
 		pages = `(SELECT wal_fpi FROM pg_stat_wal)`
 	}
 	return `
-	WITH slots AS MATERIALIZED (SELECT * FROM pg_replication_slots)
+	WITH slots AS MATERIALIZED (
+		SELECT *, CASE WHEN wal_status IS DISTINCT FROM 'lost' THEN restart_lsn END AS kept FROM pg_replication_slots
+	)
 	SELECT w.recovery, w.wal_end::text, w.insert_end::text, w.timeline, current_setting('synchronous_standby_names'), current_setting('application_name'),
 		current_database(), coalesce(s.slot_name, ''), coalesce(s.slot_type, ''), coalesce(s.plugin, ''), coalesce(s.database, ''),
 		coalesce(s.active, false), coalesce(s.active_pid, 0), coalesce(s.wal_status, ''),
-		s.confirmed_flush_lsn::text, s.restart_lsn::text, s.safe_wal_size,
+		s.confirmed_flush_lsn::text, s.kept::text, s.safe_wal_size,
 		(to_jsonb(s) ->> 'inactive_since')::timestamptz, coalesce(to_jsonb(s) ->> 'invalidation_reason', ''),
 		r.pid IS NOT NULL, r.backend_start, r.reply_time,
 		` + spill + `,
 		` + pages + `, extract(epoch FROM current_setting('checkpoint_timeout')::interval)::bigint,
-		o.slot_name, coalesce(o.slot_type, ''), coalesce(o.database, ''), coalesce(o.active, false), o.restart_lsn::text,
+		o.slot_name, coalesce(o.slot_type, ''), coalesce(o.database, ''), coalesce(o.active, false), o.kept::text,
 		(to_jsonb(o) ->> 'inactive_since')::timestamptz,
 		(` + publicationSQL(version) + `),
-		CASE WHEN pg_wal_lsn_diff(s.confirmed_flush_lsn, s.restart_lsn) > $5::bigint THEN (` + oldSQL("$6::float8") + ` LIMIT 1) END,
+		CASE WHEN pg_wal_lsn_diff(s.confirmed_flush_lsn, s.kept) > $5::bigint THEN (` + oldSQL("$6::float8") + ` LIMIT 1) END,
 		(` + cmp.Or(question, `SELECT NULL::text`) + `)
 	FROM (
 		SELECT r.recovery,
@@ -143,8 +147,8 @@ func sampleSQL(version int, question string) string {
 	LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
 	` + spills + `
 	LEFT JOIN LATERAL (
-		SELECT * FROM slots WHERE slot_name <> $4 AND restart_lsn IS NOT NULL AND NOT starts_with(slot_name::text, '` + backfillPrefix + `')
-		ORDER BY restart_lsn LIMIT 1
+		SELECT * FROM slots WHERE slot_name <> $4 AND kept IS NOT NULL AND NOT starts_with(slot_name::text, '` + backfillPrefix + `')
+		ORDER BY kept LIMIT 1
 	) o ON true`
 }
 
