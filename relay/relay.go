@@ -201,6 +201,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		case errors.Is(err, errStandBy), errors.Is(err, ErrSlotInUse):
 			r.standBy(ctx, err)
 		default:
+			r.status.reconnects.Add(1)
 			r.status.role(RoleStarting)
 			r.status.failed(err.Error(), permanent(err))
 			r.complain("streaming", err)

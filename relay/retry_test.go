@@ -192,6 +192,10 @@ func TestBackoffEndsWithSuccess(t *testing.T) {
 	if n := strings.Count(log, "streaming recovered"); n != 1 {
 		t.Errorf("says %d times that it is over:\n%s", n, log)
 	}
+	// Also a try counts that no connection came of.
+	if s := a.since[away-1]; s.Reconnects != away-1 || s.Connections != 0 {
+		t.Errorf("after %d tries that failed it counts %d, and %d connections", away-1, s.Reconnects, s.Connections)
+	}
 }
 
 // A connection that is made and breaks at once is no success.

@@ -56,9 +56,10 @@ type Status struct {
 	MarksWaiting int
 	WaitingIDs   []string // some rows that are published and not marked
 
-	Published, Skipped, Marked, AppendRetries, StampRetries, Reconnects uint64
+	Published, Skipped, Marked, AppendRetries, StampRetries uint64
 
-	Connections uint64 // that streamed, of which Reconnects are those after the first
+	Reconnects  uint64 // tries to stream, or to backfill, that failed and are made again
+	Connections uint64 // that streamed
 	// Of the connection that streams, zero while there is none: since when it
 	// does, when its last message came, of any kind, and when PostgreSQL was last
 	// told how far it has come.
@@ -75,6 +76,7 @@ type status struct {
 	skipped, marked, rows            atomic.Uint64
 	lostEntries, dead                atomic.Uint64
 	appendRetries, stampRetries, ups atomic.Uint64
+	reconnects                       atomic.Uint64
 
 	mu        sync.Mutex
 	now       Status
@@ -276,9 +278,7 @@ func (s *status) snapshot() Status {
 	now.AppendRetries, now.StampRetries = s.appendRetries.Load(), s.stampRetries.Load()
 	now.LostEntries, now.Dead = s.lostEntries.Load(), s.dead.Load()
 	now.Skipped, now.Marked = s.skipped.Load(), s.marked.Load()
-	if ups := s.ups.Load(); ups > 0 {
-		now.Connections, now.Reconnects = ups, ups-1
-	}
+	now.Connections, now.Reconnects = s.ups.Load(), s.reconnects.Load()
 	now.Oldest = s.inFlight
 	if s.streaming != nil {
 		now.Unread = s.streaming.unread.Load()

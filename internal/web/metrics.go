@@ -21,7 +21,7 @@ type Stats struct {
 	Skipped       uint64 // rows received and found on the stream already
 	AppendRetries uint64 // appends that failed and were made again
 	StampRetries  uint64 // stamps that failed and were made again
-	Reconnects    uint64 // replication connections after the first
+	Reconnects    uint64 // tries over a replication connection that failed and were made again
 	Marked        uint64 // rows marked in the table
 	MarksWaiting  int    // rows published and not marked yet
 
