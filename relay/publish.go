@@ -94,9 +94,10 @@ func (s *streaming) publish(flight context.Context) error {
 			if err := s.stamp(flight, progress); err != nil {
 				return err
 			}
-			if s.proven.IsZero() {
-				// Not as soon as something is received: a row that cannot be
-				// published comes every time, and needs no quick retry.
+			if s.proven.IsZero() && !s.heardAt.time().IsZero() {
+				// Not before PostgreSQL has said something, and not as soon as it
+				// has: a row that cannot be published comes every time, and needs
+				// no quick retry.
 				s.proven = time.Now()
 				s.status.streams()
 				s.recovered("streaming")

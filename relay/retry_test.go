@@ -209,6 +209,17 @@ func TestConnectionThatBreaksAtOnceIsNoSuccess(t *testing.T) {
 	}
 }
 
+// Nor is one over which nothing comes, however well Redis does.
+func TestConnectionThatDeliversNothingIsNoSuccess(t *testing.T) {
+	a, pauses, log := runAttempts(t, 3*time.Minute, lasts(10*time.Second), func(*flow) {})
+	if last := pauses[len(pauses)-1] - peerTimeout; len(pauses) < 5 || last < retryFirst || strings.Contains(log, "recovered") {
+		t.Errorf("the last of %d pauses is %s longer than it waits for an answer:\n%s", len(pauses), last, log)
+	}
+	if s := a.r.Status(); s.Connections != 1 || s.AwaySince.IsZero() {
+		t.Errorf("%d connections count, and rows are not streamed since %v", s.Connections, s.AwaySince)
+	}
+}
+
 // A row that cannot be published waits for an operator: the tries become slow,
 // and the problem is not taken for solved by a connection that works.
 func TestStoppedLineIsTriedSlowly(t *testing.T) {
@@ -236,7 +247,10 @@ func TestStoppedLineIsTriedSlowly(t *testing.T) {
 // works for a while each time.
 func TestStoppedLineBehindABacklogIsTriedSlowly(t *testing.T) {
 	const backlog = 3 * time.Second
-	_, pauses, _ := runAttempts(t, 2*time.Minute, func(f *flow) { time.AfterFunc(backlog, func() { stuck(f) }) })
+	_, pauses, _ := runAttempts(t, 2*time.Minute, func(f *flow) {
+		f.frames <- cdc.Frame{Keepalive: true, WALEnd: 50}
+		time.AfterFunc(backlog, func() { stuck(f) })
+	})
 	if last := pauses[len(pauses)-1] - backlog; last < retryMost/2 {
 		t.Errorf("the last of %d pauses is %s: it loops", len(pauses), last)
 	}
