@@ -175,7 +175,8 @@ type Slot struct {
 	Database       string
 	Active         bool
 	ActivePID      int
-	WALStatus      string // reserved, extended, unreserved or lost
+	ActiveSince    time.Time // when that process started, by PostgreSQL's clock; zero where it is not known
+	WALStatus      string    // reserved, extended, unreserved or lost
 	ConfirmedFlush LSN
 	RestartLSN     LSN
 }

@@ -288,8 +288,8 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 	}
 	for slot != nil && slot.Active {
 		// Look again until it is not, and judge nothing.
-		if r.left.holds(slot.ActivePID) {
-			r.status.failed(fmt.Sprintf("PostgreSQL has not noticed yet that the last connection of this relay is gone, and has the slot %q in use for it; it does within seconds; to end that at once: SELECT pg_terminate_backend(%d);", slot.Name, slot.ActivePID), false)
+		if r.left.holds(slot) {
+			r.status.failed(fmt.Sprintf("PostgreSQL has not noticed yet that the last connection of this relay is gone, and has the slot %q in use for it; it usually does within seconds; to end that at once: SELECT pg_terminate_backend(%d);", slot.Name, slot.ActivePID), false)
 			r.pause(ctx, time.Second)
 		} else {
 			r.overtaken()
@@ -327,17 +327,18 @@ func (r *Relay) judgeAndAct(ctx context.Context) error {
 
 // left is a connection that this relay streamed over. Its process may hold the
 // slot for as long as PostgreSQL takes to notice that the other end is gone.
+//
+// Its number may come again, so it is told by when it started, too. Its role is
+// ours, so that we may see that.
 type left struct {
-	pid   int
-	ended time.Time
+	pid     int
+	started time.Time // by PostgreSQL's clock
 }
 
-// leftFor is how long it may be taken for what holds the slot: longer than
-// PostgreSQL needs, and not as long as its number may take to come again.
-const leftFor = 2 * time.Minute
-
 // holds reports whether it is the process that has the slot in use.
-func (l left) holds(pid int) bool { return pid == l.pid && time.Since(l.ended) < leftFor }
+func (l left) holds(slot *cdc.Slot) bool {
+	return slot.ActivePID == l.pid && slot.ActiveSince.Equal(l.started)
+}
 
 // overtaken forgets what a backfill of this relay went by: another one streams.
 func (r *Relay) overtaken() { r.since = nil }

@@ -76,7 +76,8 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 	// From here on only we move the slot. Since it was judged, another relay may
 	// have streamed and confirmed rows that the checkpoint as read is to meet, or
 	// somebody may have moved it.
-	switch now, err := session.Slot(ctx); {
+	now, err := session.Slot(ctx)
+	switch {
 	case err != nil:
 		return err
 	case now == nil || now.ConfirmedFlush != slot.ConfirmedFlush:
@@ -107,7 +108,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 	s.writer.current.LastIDs = cp.LastIDs // with the first write
 	r.status.streamingFrom(s)
 	defer r.status.streamingEnded()
-	defer func() { r.left = left{pid: session.PID(), ended: time.Now()} }()
+	defer func() { r.left = left{pid: session.PID(), started: now.ActiveSince} }()
 
 	// What is in flight outlives a stop, for as long as the shutdown may take.
 	group, flight := errgroup.WithContext(r.kill)

@@ -53,11 +53,13 @@ func (s *Session) Slot(ctx context.Context) (*cdc.Slot, error) {
 	slot := &cdc.Slot{}
 	var kind string
 	var confirmed, restart lsn
+	var since *time.Time
 	err := s.ask(ctx, `
-		SELECT slot_name, slot_type, coalesce(plugin, ''), coalesce(database, ''), active, coalesce(active_pid, 0),
-			coalesce(wal_status, ''), confirmed_flush_lsn::text, restart_lsn::text
-		FROM pg_replication_slots WHERE slot_name = $1`, []any{s.cfg.Slot},
-		&slot.Name, &kind, &slot.Plugin, &slot.Database, &slot.Active, &slot.ActivePID,
+		SELECT s.slot_name, s.slot_type, coalesce(s.plugin, ''), coalesce(s.database, ''), s.active, coalesce(s.active_pid, 0), r.backend_start,
+			coalesce(s.wal_status, ''), s.confirmed_flush_lsn::text, s.restart_lsn::text
+		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
+		WHERE s.slot_name = $1`, []any{s.cfg.Slot},
+		&slot.Name, &kind, &slot.Plugin, &slot.Database, &slot.Active, &slot.ActivePID, &since,
 		&slot.WALStatus, &confirmed, &restart)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -65,7 +67,7 @@ func (s *Session) Slot(ctx context.Context) (*cdc.Slot, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read slot %q: %w", s.cfg.Slot, err)
 	}
-	slot.ConfirmedFlush, slot.RestartLSN = cdc.LSN(confirmed), cdc.LSN(restart)
+	slot.ConfirmedFlush, slot.RestartLSN, slot.ActiveSince = cdc.LSN(confirmed), cdc.LSN(restart), timeOrZero(since)
 	if err := foreign(slot.Name, kind, slot.Plugin, slot.Database, s.server.Database); err != nil {
 		return nil, err
 	}

@@ -320,6 +320,9 @@ func TestSlotAndDrop(t *testing.T) {
 		t.Fatalf("the slot that is streamed from is %+v (%v)", slot, err)
 	}
 	pid := itoa(slot.ActivePID)
+	if w.value(`SELECT backend_start = '`+slot.ActiveSince.Format(time.RFC3339Nano)+`' FROM pg_stat_activity WHERE pid = `+pid) != "t" {
+		t.Errorf("the process %s that streams started at %s", pid, slot.ActiveSince)
+	}
 	if err := s.Drop(w.ctx()); !errors.Is(err, ErrSlotInUse) || !strings.Contains(err.Error(), pid) {
 		t.Errorf("drop an active slot: %v, want ErrSlotInUse with PID %s", err, pid)
 	}
