@@ -208,9 +208,24 @@ func (o *observer) take(s slot.Sample) {
 	case now.Role != relay.RoleStreaming:
 	case o.problem != nil:
 		o.hangUp(o.problem)
-	case now.Unread && o.slot != nil && (o.slot.WALStatus == "unreserved" || o.slot.WALStatus == "lost"):
+	case standsInTheWay(now, time.Now(), o.slot):
 		o.hangUp(errUnread)
 	}
+}
+
+// standsInTheWay reports whether PostgreSQL is about to remove WAL that the slot
+// needs, while the relay has read nothing for a whole interval of the monitor. One
+// that catches up faster than Redis takes rows reads less than it could, and is to
+// go on: only a connection that lasts moves what is confirmed.
+func standsInTheWay(s relay.Status, now time.Time, slot *health.Slot) bool {
+	if !s.Unread || slot == nil || slot.WALStatus != "unreserved" && slot.WALStatus != "lost" {
+		return false
+	}
+	read := s.Connected
+	if s.LastReceive.After(read) {
+		read = s.LastReceive
+	}
+	return now.Sub(read) >= lookEvery
 }
 
 // errUnread ends a connection that PostgreSQL is about to end, and cannot: its
