@@ -5,7 +5,8 @@
 //
 // # Endpoints
 //
-// All take GET and HEAD; answers are not to be cached.
+// All take GET and HEAD; answers are not to be cached. A server on loopback answers
+// to an address or localhost as Host, and with 421 to any other name.
 //
 // / is the status page, for people: HTML, CSS and JavaScript as they are in the
 // directory page, with uPlot for the charts. It loads nothing from elsewhere, and

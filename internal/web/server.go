@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -98,8 +100,35 @@ func (s *Server) Listen(ctx context.Context) error {
 		return err
 	}
 	s.listener = l
+	if at, ok := l.Addr().(*net.TCPAddr); ok && at.IP.IsLoopback() {
+		s.http.Handler = localOnly(s.http.Handler)
+	}
 	s.log.Info("listening for HTTP", "addr", l.Addr().String())
 	return nil
+}
+
+// localOnly refuses requests for any other name than localhost. Whoever listens on
+// loopback means to answer this machine alone, and a page from elsewhere that has
+// its own name lead to this address would be answered as if it were from here.
+func localOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isLocal(r.Host) {
+			http.Error(w, "walrelay listens on loopback, and answers to an address or to localhost alone; a proxy has to send such a Host", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isLocal reports whether a Host, with a port or without, is localhost or an
+// address, which nobody can have lead elsewhere. Browsers always send one.
+func isLocal(host string) bool {
+	name := strings.Trim(host, "[]")
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	_, err := netip.ParseAddr(name)
+	return err == nil || host == "" || strings.EqualFold(name, "localhost")
 }
 
 // Free reports why a server could not listen on an address; nil where it could.

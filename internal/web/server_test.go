@@ -331,6 +331,44 @@ func TestNoAddressIsNoHTTP(t *testing.T) {
 	})
 }
 
+// A page from elsewhere may have its own name lead to the address of a server on
+// loopback, and then read what a browser here gets for it.
+func TestLoopbackAnswersToNoOtherName(t *testing.T) {
+	for addr, others := range map[string]int{"127.0.0.1:0": 421, ":0": 200} {
+		cfg := config()
+		cfg.Addr = addr
+		s, _ := newServer(cfg)
+		run(t, s)
+		_, port, err := net.SplitHostPort(s.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for host, want := range map[string]int{
+			"127.0.0.1:" + port: 200, "localhost:" + port: 200, "LOCALHOST": 200, "[::1]:9476": 200, "[::1]": 200, "192.0.2.1": 200,
+			"evil.example:" + port: others, "localhost.evil.example": others, "127.0.0.1.evil.example": others, ":" + port: others,
+		} {
+			for _, path := range []string{"/", "/healthz", "/metrics", "/nothing"} {
+				req, err := http.NewRequestWithContext(t.Context(), "HEAD", "http://127.0.0.1:"+port+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Host = host
+				resp, err := client(t).Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				if path == "/nothing" && want == 200 {
+					want = 404
+				}
+				if resp.StatusCode != want {
+					t.Errorf("at %s, %s of %q is answered with %d, want %d", addr, path, host, resp.StatusCode, want)
+				}
+			}
+		}
+	}
+}
+
 // net/http has things to say too, such as that there are no more file
 // descriptors.
 func TestWhatTheServerSaysIsLogged(t *testing.T) {
