@@ -140,7 +140,7 @@ func TestLevelsWhileRedisIsAway(t *testing.T) {
 	p.says("level=WARN msg=health status=warn before=ok")
 	p.answers()
 	p.saysInHealth("critical", "The oldest unpublished row is", "critical from 8.0 s")
-	p.isReady(false)
+	p.isReady(true)        // it is at work
 	standby.isReady(false) // it could not take over
 	w.emit(5)
 	p.saysInHealth("critical", "WAL are not confirmed", "warn from 3.0 MiB")
@@ -300,8 +300,8 @@ func TestRelayThatIsSlowerThanTheWriters(t *testing.T) {
 	w.verify(0)
 }
 
-// A backfill that has to wait is not ready, and neither is one whose line is
-// stopped by a fault; the cause says by which.
+// A backfill that has to wait is at work, and so ready. A relay whose line is
+// stopped by a fault is not; the cause says by which.
 func TestLineStoppedByAFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{})
@@ -309,7 +309,7 @@ func TestLineStoppedByAFault(t *testing.T) {
 	w.insert("before", 2)
 	p := w.startRelay()
 	p.causes("The slot is not created yet: ", "PID "+elsewhere.pid+` (user "postgres", `, "open since 20")
-	p.isReady(false)
+	p.isReady(true)
 	elsewhere.commit(t)
 	p.streams()
 	p.isReady(true)

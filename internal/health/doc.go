@@ -36,6 +36,13 @@
 // which is no fault of it, so only a failed connection counts as away there.
 // How a relay is set up colours nothing.
 //
+// # Ready
+//
+// A relay is ready that is at work: it streams, polls or backfills, with its
+// connection up and its line not stopped. So is one that stands by for another and
+// could take over, since it reaches PostgreSQL and Redis. The level is no part of
+// it: who replaces one instance by another gains nothing while rows are late.
+//
 // # Cause
 //
 // The cause is a sentence that says why PostgreSQL keeps WAL, or nothing where

@@ -47,7 +47,7 @@ type Document struct {
 	Status    Status   `json:"status"`
 	Reasons   []string `json:"reasons"` // never nil, most important first
 	Role      Role     `json:"role"`
-	Ready     bool     `json:"ready"`          // it works, or stands by for one that does
+	Ready     bool     `json:"ready"`          // it is at work, or stands by for one that is
 	Cause     *string  `json:"cause"`          // a sentence: why WAL is kept; nil when nothing keeps it for longer than usual
 	Runway    *float64 `json:"runway_seconds"` // until the budget for WAL ends at the present rate; nil when that is not known, or does not come
 	Slot      *Slot    `json:"slot"`

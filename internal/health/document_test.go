@@ -68,7 +68,7 @@ func TestDocumentAsJSON(t *testing.T) {
 		},
 		{
 			"a lost slot has no restart_lsn", lost,
-			`{"status":"critical","reasons":["PostgreSQL removed WAL that slot \"walrelay\" still needed (wal_status lost): rows that were not published yet cannot come from this slot any more."],"role":"streaming","ready":false,"cause":null,"runway_seconds":null,` +
+			`{"status":"critical","reasons":["PostgreSQL removed WAL that slot \"walrelay\" still needed (wal_status lost): rows that were not published yet cannot come from this slot any more."],"role":"streaming","ready":true,"cause":null,"runway_seconds":null,` +
 				`"slot":{"name":"walrelay","active":false,"wal_status":"lost","confirmed_flush_lsn":"0/1","restart_lsn":null,"unconfirmed_bytes":null,"retained_bytes":null,"safe_wal_size":null,"inactive_since":null,"invalidation_reason":null,"active_pid":null,"sender":null,"spill":null},` +
 				`"oldest_unpublished_age_seconds":0,"published_total":7,` + rest,
 		},

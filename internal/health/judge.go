@@ -92,7 +92,7 @@ func (j *judgement) document() Document {
 	if len(j.reasons) > 0 {
 		d.Status = j.reasons[0].status
 	}
-	d.Ready = j.ready(d.Status)
+	d.Ready = j.ready()
 	return d
 }
 
@@ -149,7 +149,7 @@ func (j *judgement) streaming() {
 	last := lastError(in.StreamingError)
 	switch in.Role {
 	case RoleBackfill:
-		if !in.Streaming && !in.StreamingAwaySince.IsZero() && in.StreamingError != "" {
+		if j.backfillAway() {
 			j.say(j.awayStatus(d), "The backfill has not reached PostgreSQL%s%s.", since, last)
 		}
 	case RoleStandby:
@@ -205,19 +205,29 @@ func (j *judgement) marksRefused() {
 	}
 }
 
-// ready says that this relay works, or would take over from the one that does.
-// Levels of age and lag are about the other one then, which it may be there to
-// replace.
-func (j *judgement) ready(status Status) bool {
+// ready says that this relay is at work, or would take over from the one that is.
+// The level is no reason against it: another instance would have it, too.
+func (j *judgement) ready() bool {
 	in := &j.in
+	if len(in.Problems) > 0 {
+		return false
+	}
 	switch in.Role {
 	case RoleStreaming, RolePolling:
-		return in.Streaming && status != StatusCritical
+		return in.Streaming
+	case RoleBackfill:
+		return !j.backfillAway()
 	case RoleStandby:
-		return j.holder() != "" && in.DatabaseAwaySince.IsZero() && in.RedisAwaySince.IsZero() && len(in.Problems) == 0
+		return j.holder() != "" && in.DatabaseAwaySince.IsZero() && in.RedisAwaySince.IsZero()
 	default:
 		return false
 	}
+}
+
+// backfillAway says that a backfill does not reach PostgreSQL.
+func (j *judgement) backfillAway() bool {
+	in := &j.in
+	return !in.Streaming && !in.StreamingAwaySince.IsZero() && in.StreamingError != ""
 }
 
 // levels are the thresholds, which hold in every role.

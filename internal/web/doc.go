@@ -27,10 +27,11 @@
 // reason to be restarted and does not show here.
 //
 // /readyz is for whoever replaces one instance by another. 200 {"ready":true,
-// "role":"…"} while the relay streams and is not critical, and while it stands by
-// for another one and reaches PostgreSQL and Redis, so that it could take over,
-// however far behind the other one is; else, such as in a backfill, 503 with the
-// reasons of /healthz.
+// "role":"…"} while the relay streams, polls or backfills, and while it stands by
+// for another one and reaches PostgreSQL and Redis, so that it could take over;
+// else, such as while it starts or its line has stopped until somebody acts, 503
+// with the reasons of /healthz. How far behind it is does not count, nor a Redis
+// that is away while it is at work: another instance would fare no better.
 //
 // /healthz is for whoever alerts or takes an instance out of service. 200 for
 // the levels ok and warn, 503 for critical, with the document of package health:

@@ -10,7 +10,7 @@ func levels() []family {
 	return []family{
 		gauge("health_status", "1 for the level of health that the relay is at, 0 for the others.",
 			func(s snapshot, send emit) { one(send, health.Statuses(), s.Status) }, "status"),
-		gauge("ready", "1 while it works, or stands by for a relay that does.",
+		gauge("ready", "1 while it streams, polls or backfills, or stands by for a relay that does and could take over.",
 			func(s snapshot, send emit) { send(oneIf(s.Ready)) }),
 		gauge("role", "1 for what the relay does at the moment, 0 for the others.",
 			func(s snapshot, send emit) { one(send, health.Roles(), s.Role) }, "role"),
@@ -88,10 +88,10 @@ func connections() []family {
 			func(s snapshot, send emit) { up(send, s.Redis) }),
 		gauge("redis_last_seen_timestamp_seconds", "When Redis last did what it was asked, since 1970.",
 			func(s snapshot, send emit) { moment(send, s.Redis.SeenAt) }),
-		gauge("streaming_up", "1 while rows are streamed from the slot by this relay, 0 while they are not; absent for a poller.",
+		gauge("streaming_up", "1 while this relay has a replication connection to the slot, 0 while it has none; absent for a poller.",
 			func(s snapshot, send emit) {
 				if s.Role != health.RolePolling {
-					send(oneIf(s.Role == health.RoleStreaming && s.Ready))
+					send(oneIf(s.Connection != nil))
 				}
 			}),
 		gauge("streaming_last_receive_timestamp_seconds", "When the last message came over the replication connection, since 1970; absent while there is none.",

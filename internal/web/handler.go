@@ -22,7 +22,7 @@ const maxScrapes = 4
 const paths = `walrelay answers at
 /         the status page, for a browser
 /livez    does every loop of the program turn
-/readyz   does it work, or stand by for one that does
+/readyz   is it at work, or stands by for one that is
 /healthz  how is the relay doing
 /metrics  for Prometheus
 `

@@ -27,7 +27,6 @@ func everything() health.Document {
 	at := time.UnixMilli(1_700_000_000_250)
 	return health.Document{
 		Status: health.StatusWarn,
-		Ready:  true,
 		Role:   health.RoleStreaming,
 		Causes: []health.CauseKind{health.CauseRedis, health.CauseOtherSlot},
 		Runway: ptr(90.5),
@@ -98,7 +97,7 @@ func TestMetrics(t *testing.T) {
 		"everything":  {everything(), stats},
 		"nothing":     {health.Judge(health.Input{}), Stats{}},
 		"slot-gone":   {gone, stats},
-		"slot-little": {health.Document{Status: health.StatusOK, Role: health.RoleStandby, Slot: &health.Slot{}, Database: health.Peer{SeenAt: &at}, OldestAge: ptr(0.0)}, stats},
+		"slot-little": {health.Document{Status: health.StatusOK, Ready: true, Role: health.RoleStandby, Slot: &health.Slot{}, Database: health.Peer{SeenAt: &at}, OldestAge: ptr(0.0)}, stats},
 		"leftover":    {health.Document{Status: health.StatusWarn, Role: health.RolePolling, Leftover: everything().Slot, Database: health.Peer{SeenAt: &at}}, stats},
 	} {
 		t.Run(name, func(t *testing.T) {
