@@ -120,8 +120,9 @@ func (l *rowsLook) Answer(text string, s slot.Sample, err error) error {
 		err = wrong
 	}
 	if err != nil {
-		l.seen(0, time.Time{})
-		return l.table.Unseen(err)
+		unseen := l.table.Unseen(err)
+		l.notSeen(unseen)
+		return unseen
 	}
 	at := time.Now()
 	if !l.asked || l.relay == nil && !l.table.KnowsAge() {
@@ -137,6 +138,13 @@ func (o *observer) seen(age time.Duration, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.age, o.ageAt = age, at
+}
+
+// notSeen forgets the age, and says at once why.
+func (o *observer) notSeen(why error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.age, o.ageAt, o.unseen = 0, time.Time{}, why.Error()
 }
 
 // testify tells the witness what was seen, unless that is of another server than
@@ -324,7 +332,7 @@ func (o *observer) health() health.Document {
 		Doubt:              s.Doubt,
 		TableUnseen:        o.unseen,
 		Slot:               o.slotNow(s),
-		OldestAge:          o.oldest(now, s),
+		OldestAge:          o.oldest(now, s, o.table.Marks()),
 		Published:          s.Published,
 		Stream:             o.onStream,
 		RedisSeenAt:        s.SinkSeenAt,
@@ -451,8 +459,9 @@ func (o *observer) slotNow(s relay.Status) *health.Slot {
 // oldest is the age of the oldest unpublished row, in seconds; nil when it is
 // not known. The table tells it of every row, every few seconds, and the relay
 // of the rows it has received, at once. While nothing can be published, the row
-// that was seen grows older. The caller holds mu.
-func (o *observer) oldest(now time.Time, s relay.Status) *float64 {
+// that was seen grows older. While the table cannot be looked at, the age is at
+// least that of the rows that the relay holds. The caller holds mu.
+func (o *observer) oldest(now time.Time, s relay.Status, marks outbox.MarkMode) *float64 {
 	known, age := false, time.Duration(0)
 	if !o.ageAt.IsZero() {
 		known, age = true, o.age
@@ -463,7 +472,7 @@ func (o *observer) oldest(now time.Time, s relay.Status) *float64 {
 	if s.Role == relay.RolePolling && !s.Oldest.IsZero() {
 		known, age = true, max(age, now.Sub(s.Oldest))
 	}
-	if s.Role == relay.RoleStreaming && (known || o.table.Marks() == outbox.MarkNone) {
+	if s.Role == relay.RoleStreaming && (!s.Oldest.IsZero() || marks == outbox.MarkNone) {
 		known = true
 		if !s.Oldest.IsZero() {
 			age = max(age, now.Sub(s.Oldest))

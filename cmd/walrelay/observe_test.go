@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stagedoor/walrelay/internal/health"
+	"github.com/stagedoor/walrelay/outbox"
 	"github.com/stagedoor/walrelay/relay"
 )
 
@@ -38,6 +39,35 @@ func TestOnlyARelayThatReadsNothingHangsUpForTheCheckpoint(t *testing.T) {
 		s := relay.Status{Role: relay.RoleStreaming, Unread: c.unread, Connected: c.connected, LastReceive: c.received}
 		if got := standsInTheWay(s, now, slot); got != c.hangsUp {
 			t.Errorf("%s: it hangs up is %t, want %t", c.name, got, c.hangsUp)
+		}
+	}
+}
+
+// A relay that holds rows knows their age, also while nobody can look at the
+// table; one that holds none does not know of the table's.
+func TestAgeIsKnownOfRowsThatTheRelayHolds(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	unseen, seen := observer{}, observer{age: time.Hour, ageAt: now}
+	for _, c := range []struct {
+		name   string
+		o      *observer
+		status relay.Status
+		marks  outbox.MarkMode
+		want   float64 // seconds; -1 for not known
+	}{
+		{"a row is held, and the table is not seen", &unseen, relay.Status{Role: relay.RoleStreaming, Oldest: now.Add(-time.Minute)}, outbox.MarkPublishedAt, 60},
+		{"none is held", &unseen, relay.Status{Role: relay.RoleStreaming}, outbox.MarkPublishedAt, -1},
+		{"none is held, and there is nothing to be seen", &unseen, relay.Status{Role: relay.RoleStreaming}, outbox.MarkNone, 0},
+		{"the table has an older one", &seen, relay.Status{Role: relay.RoleStreaming, Oldest: now.Add(-time.Minute)}, outbox.MarkPublishedAt, 3600},
+		{"left from another connection", &unseen, relay.Status{Role: relay.RoleStandby, Oldest: now.Add(-time.Minute)}, outbox.MarkPublishedAt, -1},
+	} {
+		got := -1.0
+		if age := c.o.oldest(now, c.status, c.marks); age != nil {
+			got = *age
+		}
+		if got != c.want {
+			t.Errorf("%s: %v s, want %v", c.name, got, c.want)
 		}
 	}
 }

@@ -31,8 +31,9 @@
 //
 // A threshold is passed when it is reached, and its level is left when the value
 // is below four fifths of it, so that one that swings around it does not ring
-// each time. Age and lag are about the system,
-// not about this process: they count in every role. A backfill does not stream,
+// each time. While the table cannot be looked at, the level of the age stays. Age
+// and lag are about the system, not about this process: they count in every role.
+// A backfill does not stream,
 // which is no fault of it, so only a failed connection counts as away there.
 // How a relay is set up colours nothing.
 //

@@ -250,8 +250,12 @@ func (j *judgement) levels() {
 		if status == StatusCritical {
 			limit = limits.AgeCritical
 		}
-		j.say(status, "The oldest unpublished row is %s old (%s %s).", duration(seconds(*j.in.OldestAge)), status, reached(
-			*j.in.OldestAge >= limit.Seconds(), "from "+duration(limit), "it is below "+duration(seconds(keep*limit.Seconds()))))
+		is := "is"
+		if j.in.OldestAge == nil {
+			is = "was, when that was last known,"
+		}
+		j.say(status, "The oldest unpublished row %s %s old (%s %s).", is, duration(seconds(m.ageSeen)), status, reached(
+			m.ageSeen >= limit.Seconds(), "from "+duration(limit), "it is below "+duration(seconds(keep*limit.Seconds()))))
 	}
 	idle := ""
 	if s != nil && !s.Active {

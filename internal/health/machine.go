@@ -14,6 +14,7 @@ import (
 type Machine struct {
 	age, unconfirmed, retained, short latch
 
+	ageSeen       float64   // seconds, when the age was last known
 	history       history
 	forecast      runway    // at the last sample that gave one
 	forecastAt    time.Time // of that
@@ -102,13 +103,16 @@ func held(in *Input, s *Slot) bool {
 		len(in.Problems) > 0 || in.LockedRow != "" || in.SlotPinnedBy != ""
 }
 
-// levels steps the latches. A value that is not known has no level.
+// levels steps the latches. A value that is not known has no level, but for the
+// age while the table cannot be looked at: its rows do not go away by that.
 func (m *Machine) levels(in *Input) {
 	limits := in.Thresholds
-	if in.OldestAge == nil {
+	switch {
+	case in.OldestAge != nil:
+		m.ageSeen = *in.OldestAge
+		m.age.step(m.ageSeen, limits.AgeWarn.Seconds(), limits.AgeCritical.Seconds())
+	case in.TableUnseen == "":
 		m.age.reset()
-	} else {
-		m.age.step(*in.OldestAge, limits.AgeWarn.Seconds(), limits.AgeCritical.Seconds())
 	}
 	for _, lag := range []struct {
 		latch *latch

@@ -34,7 +34,7 @@ var update = flag.Bool("update", false, "write the files in testdata anew")
 //	status, invalidation         of the slot
 //	budget=1GiB                  max_slot_wal_keep_size
 //	age                          grows, a duration, or unknown
-//	pinned, problem, locked, waiting   "TEXT"
+//	pinned, problem, locked, waiting, unseen   "TEXT"
 //	other=1GiB                   kept by another slot; none
 //	timeline, inactive-since
 func TestTranscripts(t *testing.T) {
@@ -307,6 +307,8 @@ func (s *script) set(key, value string) (err error) {
 		in.LockedRow = value
 	case "waiting":
 		in.Waiting = value
+	case "unseen":
+		in.TableUnseen = value
 	case "problem":
 		in.Problems = nil
 		if value != "" {
