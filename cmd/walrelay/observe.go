@@ -344,7 +344,7 @@ func (o *observer) health() health.Document {
 		in.Connection = &health.Connection{
 			Since: known(s.Connected), LastReceive: known(s.LastReceive), LastStatus: known(s.LastStatus),
 		}
-		in.Witness = o.witness
+		in.Unread, in.Witness = s.Unread, o.witness
 	}
 	if s.Role == relay.RoleBackfill {
 		in.BackfillProgress = s.Progress

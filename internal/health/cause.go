@@ -17,71 +17,108 @@ const (
 	// is how many times as fast one must be to be called faster.
 	paceSpan = 30 * time.Second
 	pace     = 1.05
+
+	// silentFor is how long nothing may come over a replication connection in good
+	// health: PostgreSQL answers each status, of which one is sent every second.
+	silentFor = 5 * time.Second
 )
 
 const timeLayout = "2006-01-02 15:04:05 MST"
 
-// cause says in a sentence why WAL is kept, or is "" where nothing keeps it for
+// cause says in sentences why WAL is kept, or is "" where nothing keeps it for
 // longer than usual. What is known to stop everything comes before what is
 // worked out from rates, and another slot is named whatever ours does.
-func (j *judgement) cause() (sentence string, kinds []CauseKind) {
-	kind, own := j.ownCause()
-	if own != "" {
-		kinds = append(kinds, kind)
+func (j *judgement) cause() (text string, kinds []CauseKind) {
+	for _, c := range j.ownCauses() {
+		text, kinds = text+and(text)+c.sentence, append(kinds, c.kind)
 	}
 	other := j.otherCause()
 	if other == "" {
-		return own, kinds
+		return text, kinds
 	}
 	kinds = append(kinds, CauseOtherSlot)
-	if own == "" {
+	if text == "" {
 		return "Another slot is what keeps WAL: " + other, kinds
 	}
-	return own + " But another slot keeps more: " + other, kinds
+	return text + and(text) + "But another slot keeps more: " + other, kinds
 }
 
-// ownCause is why our slot keeps WAL.
-func (j *judgement) ownCause() (CauseKind, string) {
+// and is what goes between a text and the next sentence. A text may end with a
+// command, of which a dot would be copied along.
+func and(text string) string {
+	switch {
+	case text == "":
+		return ""
+	case ended(text) == text:
+		return " "
+	default:
+		return "; "
+	}
+}
+
+// ownCause is a reason why our slot keeps WAL.
+type ownCause struct {
+	kind     CauseKind
+	sentence string
+}
+
+// ownCauses are why our slot keeps WAL, or why rows wait: what stops the line, and
+// what keeps WAL whatever becomes of that.
+func (j *judgement) ownCauses() (causes []ownCause) {
 	in, s := &j.in, j.in.Slot
-	if in.Role == RolePolling {
-		if s = in.Leftover; s == nil || s.Active {
-			return "", ""
-		}
-		return CauseNoRelay, fmt.Sprintf("No relay is connected to slot %s%s, and a poller does not read from it.", quoted(s.Name), j.inactiveSince())
+	add := func(kind CauseKind, format string, args ...any) {
+		causes = append(causes, ownCause{kind, fmt.Sprintf(format, args...)})
 	}
-	if s != nil && s.WALStatus == "lost" {
-		return "", "" // it keeps none
-	}
-	pinned := ""
-	if in.SlotPinnedBy != "" {
-		pinned = "WAL is held back by " + ended(in.SlotPinnedBy)
-		if u, r := in.unconfirmed(), in.retained(); u != nil && r != nil && *r-*u > *u {
-			return CauseTransaction, pinned
-		}
+	if len(in.Problems) > 0 {
+		add(CauseStopped, "The line has stopped until somebody acts: %s", in.Problems[0])
 	}
 	switch {
+	case in.Role != RolePolling && s != nil && s.WALStatus == "lost":
+		return causes // it keeps none
 	case in.Role == RoleNone && s == nil:
-		return "", "" // there is nothing that would keep any
-	case in.Role == RoleNone && !s.Active:
-		return CauseNoRelay, fmt.Sprintf("No relay is connected to slot %s%s.", quoted(s.Name), j.inactiveSince())
-	case len(in.Problems) > 0:
-		return CauseStopped, "The line has stopped until somebody acts: " + in.Problems[0]
-	case !in.RedisAwaySince.IsZero():
-		return CauseRedis, fmt.Sprintf("Redis has been unreachable%s%s: rows that it has not taken are not confirmed, so PostgreSQL keeps their WAL.", sinceTime(in.RedisAwaySince), lastError(in.RedisError))
-	case s != nil && !s.Active && in.Role != RoleStreaming:
-		return CauseNoRelay, fmt.Sprintf("No relay is connected to slot %s%s%s.", quoted(s.Name), j.inactiveSince(), lastError(in.StreamingError))
-	case s != nil && in.Role == RoleStreaming && !in.Streaming, in.Role == RoleStarting && !in.StreamingAwaySince.IsZero() && s != nil:
-		return CauseNotStreaming, fmt.Sprintf("The relay has not streamed%s%s.", sinceTime(in.StreamingAwaySince), lastError(in.StreamingError))
-	case in.LockedRow != "":
-		return CauseLockedRow, "Published rows cannot be marked, and so are not confirmed: " + ended(in.LockedRow)
-	case in.Waiting != "":
-		return CauseCreation, "The slot is not created yet: " + ended(in.Waiting)
-	case pinned != "":
-		return CauseTransaction, pinned
-	case in.Role == RoleBackfill:
-		return CauseBackfill, "WAL is kept until a backfill has finished: " + ended(in.backfill())
+		return causes // there is nothing that would keep any
 	}
-	return j.slow()
+	if !in.RedisAwaySince.IsZero() && (!in.RedisStopped || len(in.Problems) == 0) {
+		wait := "rows that it has not taken are not confirmed, so PostgreSQL keeps their WAL"
+		if in.Role == RolePolling {
+			wait = "rows wait in the table"
+		}
+		add(CauseRedis, "Redis has been unreachable%s%s: %s.", sinceTime(in.RedisAwaySince), lastError(in.RedisError), wait)
+	}
+	if in.Role == RolePolling {
+		if l := in.Leftover; l != nil && !l.Active {
+			add(CauseNoRelay, "No relay is connected to slot %s%s, and a poller does not read from it.", quoted(l.Name), j.inactiveSince())
+		}
+		return causes
+	}
+	if u, r := in.unconfirmed(), in.retained(); in.SlotPinnedBy != "" && u != nil && r != nil && *r-*u > *u {
+		add(CauseTransaction, "WAL is held back by %s", ended(in.SlotPinnedBy))
+	}
+	if in.Role == RoleNone && !s.Active {
+		add(CauseNoRelay, "No relay is connected to slot %s%s.", quoted(s.Name), j.inactiveSince())
+	}
+	if len(causes) > 0 {
+		return causes
+	}
+	switch {
+	case s != nil && !s.Active && in.Role != RoleStreaming:
+		add(CauseNoRelay, "No relay is connected to slot %s%s%s.", quoted(s.Name), j.inactiveSince(), lastError(in.StreamingError))
+	case s != nil && in.Role == RoleStreaming && !in.Streaming, in.Role == RoleStarting && !in.StreamingAwaySince.IsZero() && s != nil:
+		add(CauseNotStreaming, "The relay has not streamed%s%s.", sinceTime(in.StreamingAwaySince), lastError(in.StreamingError))
+	case in.LockedRow != "":
+		add(CauseLockedRow, "Published rows cannot be marked, and so are not confirmed: %s", ended(in.LockedRow))
+	case in.Waiting != "":
+		add(CauseCreation, "The slot is not created yet: %s", ended(in.Waiting))
+	case in.SlotPinnedBy != "":
+		add(CauseTransaction, "WAL is held back by %s", ended(in.SlotPinnedBy))
+	case in.Role == RoleBackfill:
+		add(CauseBackfill, "WAL is kept until a backfill has finished: %s", ended(in.backfill()))
+	default:
+		if kind, sentence := j.slow(); sentence != "" {
+			add(kind, "%s", sentence)
+		}
+	}
+	return causes
 }
 
 // inactiveSince is since when nobody reads from the slot, as words.
@@ -99,6 +136,9 @@ func (j *judgement) slow() (CauseKind, string) {
 	m := j.machine
 	if m.age.level() == StatusOK && m.unconfirmed.level() == StatusOK {
 		return "", ""
+	}
+	if c := j.in.Connection; c != nil && c.LastReceive != nil && !j.in.Unread && j.in.Now.Sub(*c.LastReceive) >= silentFor {
+		return CauseNotStreaming, fmt.Sprintf("PostgreSQL has sent nothing%s, although it is asked every second.", sinceTime(*c.LastReceive))
 	}
 	recent := m.history.last(paceSpan)
 	if !m.hold.last.IsZero() && len(recent.points) > 0 && !m.hold.last.Before(recent.points[0].at) {

@@ -47,18 +47,24 @@
 // # Cause
 //
 // The cause is a sentence that says why PostgreSQL keeps WAL, or nothing where
-// none is kept for longer than usual. The first of these that holds:
+// none is kept for longer than usual. All of these that hold, in every role:
 //
-//	an open or prepared transaction, where it holds more than what is unconfirmed
 //	the line has stopped until somebody acts
 //	Redis is unreachable
+//	an open or prepared transaction, where it holds more than what is unconfirmed
+//	no relay is connected, seen from outside or beside a poller
+//
+// Where none does, the first of these:
+//
 //	no relay is connected, or the one that is does not stream
 //	a row is locked, so that it is not marked
 //	the slot waits for a transaction in order to be created
 //	an open or prepared transaction
 //	a backfill
+//	PostgreSQL sends nothing over the replication connection, where age or lag has a level
 //	the relay is slower than the writers, where age or lag has a level: both rates
 //
+// A slot that is lost keeps no WAL: only a line that has stopped is named then.
 // Another slot that keeps at least 64 MiB and twice as much as ours is named
 // whatever ours does.
 //

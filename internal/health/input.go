@@ -104,9 +104,10 @@ type Input struct {
 	Stream    *Stream  // as last seen; nil when Redis has not told of it
 	Published uint64   // rows, since the process started
 
-	// What follows has no level, and is part of the document.
+	// What follows has no level.
 	Started     time.Time   // when the process started
 	Connection  *Connection // nil while nothing is streamed
+	Unread      bool        // nothing is received over it, since the relay holds as many rows as it may
 	Connections uint64      // that streamed, since the process started
 	Witness     *Witness    // nil while the table has nothing to testify
 }

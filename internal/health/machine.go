@@ -14,7 +14,7 @@ import (
 type Machine struct {
 	age, unconfirmed, retained, short latch
 
-	ageSeen       float64   // seconds, when the age was last known
+	ageSeen       float64 // seconds, when the age was last known
 	history       history
 	forecast      runway    // at the last sample that gave one
 	forecastAt    time.Time // of that

@@ -36,6 +36,8 @@ var update = flag.Bool("update", false, "write the files in testdata anew")
 //	age                          grows, a duration, or unknown
 //	pinned, problem, locked, waiting, unseen   "TEXT"
 //	other=1GiB                   kept by another slot; none
+//	unread                       yes or no
+//	heard                        the replication connection: now, or silent from here on
 //	timeline, inactive-since
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -89,6 +91,7 @@ type script struct {
 	age     string
 	other   int64
 	error   string
+	silent  bool // the replication connection
 }
 
 func newScript() *script {
@@ -202,6 +205,9 @@ func (s *script) command(line string) (string, error) {
 // step lets time go on, with a sample or without.
 func (s *script) step(after time.Duration, sampled bool) {
 	s.in.Now = s.in.Now.Add(after)
+	if s.in.Connection != nil && !s.silent {
+		s.in.Connection.LastReceive = ptr(s.in.Now)
+	}
 	switch d, err := time.ParseDuration(s.age); {
 	case s.age == "grows":
 		s.in.OldestAge = ptr(*s.in.OldestAge + after.Seconds())
@@ -307,6 +313,13 @@ func (s *script) set(key, value string) (err error) {
 		in.LockedRow = value
 	case "waiting":
 		in.Waiting = value
+	case "heard":
+		if value == "now" || in.Connection == nil {
+			in.Connection = &Connection{LastReceive: ptr(in.Now)}
+		}
+		s.silent = value != "now"
+	case "unread":
+		in.Unread = value == "yes"
 	case "unseen":
 		in.TableUnseen = value
 	case "problem":
