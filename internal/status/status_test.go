@@ -169,6 +169,7 @@ func TestText(t *testing.T) {
 			l.Redis.Checkpoint.Blocked = &cdc.Blocked{Row: "4711", Reason: "it is too large"}
 			l.Problems = []error{&fault.Error{Problem: "the row 4711 cannot be published: it is too large", Fix: "walrelay skip --id 4711"}}
 			l.Database.Publication = errors.New(`the publication "walrelay" has a row filter`)
+			l.Database.Slot.WALStatus, l.Database.Slot.SafeWALSize = "unreserved", ptr[int64](-mib)
 			l.Doubt = "the stream was deleted"
 			return []*Look{l}
 		},

@@ -135,6 +135,8 @@ func (r *Report) runway() string {
 	}
 	text := strings.Join(left, "; ")
 	switch {
+	case r.Runway != nil && *r.Runway == 0:
+		return "it is used up; " + text
 	case r.Runway != nil:
 		return seconds(*r.Runway) + " at the present rate; " + text
 	case r.Rates.Retained != nil && *r.Rates.Retained <= 0:
