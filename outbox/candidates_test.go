@@ -367,8 +367,8 @@ func TestCandidatesOfOddNames(t *testing.T) {
 	if n, oldest, err := c.Count(d.ctx()); n != 2 || oldest.IsZero() || err != nil {
 		t.Errorf("%d candidates, oldest %v, %v", n, oldest, err)
 	}
-	if _, found, err := table.OldestUnpublished(d.ctx(), d.conn, []string{"1"}); !found || err != nil {
-		t.Errorf("oldest found %v, %v", found, err)
+	if seen, err := table.LookNow(d.ctx(), d.conn, 100, []string{"1"}); !seen.Found || err != nil {
+		t.Errorf("oldest found %v, %v", seen.Found, err)
 	}
 	if got := mark(d, table, 1, 2); !slices.Equal(got, done2) {
 		t.Errorf("states %v", got)

@@ -137,17 +137,6 @@ func (t *Table) quicker() string {
 	return fmt.Sprintf("VACUUM %s; walrelay check names old transactions, which keep it from removing anything", t.table)
 }
 
-// oldestMost is among how many of the oldest rows one is looked for that tells
-// when it was created.
-const oldestMost = 100
-
-// OldestUnpublished is the age of the oldest row that is not marked, as Look has
-// it, but for those in except. It is not found without marks.
-func (t *Table) OldestUnpublished(ctx context.Context, conn *pgx.Conn, except []string) (age time.Duration, found bool, err error) {
-	seen, err := t.LookNow(ctx, conn, oldestMost, except)
-	return seen.Age, seen.Found, err
-}
-
 // LookNow looks by itself at the rows that are not marked with the smallest ids,
 // but for those in except. Without marks nothing is seen.
 func (t *Table) LookNow(ctx context.Context, conn *pgx.Conn, limit int, except []string) (Looked, error) {

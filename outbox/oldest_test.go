@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestOldestUnpublished(t *testing.T) {
+func TestAgeOfTheOldestUnmarkedRow(t *testing.T) {
 	shared := newDB(t)
 	noCreated := DefaultMapping()
 	noCreated.CreatedAt = ""
@@ -45,7 +45,8 @@ func TestOldestUnpublished(t *testing.T) {
 				d.exec(test.sql)
 			}
 			table := d.checked(Config{Mapping: test.mapping, Mark: test.mark})
-			age, found, err := table.OldestUnpublished(d.ctx(), d.conn, test.except)
+			seen, err := table.LookNow(d.ctx(), d.conn, 100, test.except)
+			age, found := seen.Age, seen.Found
 			if err != nil || found != (test.want >= 0) {
 				t.Fatalf("found %v, %v, want %v", found, err, test.want >= 0)
 			}

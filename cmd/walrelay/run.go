@@ -65,11 +65,7 @@ func (runCmd) Run(ctx context.Context, p *process) error {
 		Timings:         timings,
 		Log:             p.log,
 	})
-	o := &observer{status: r.Status, relay: r, table: rows, timings: timings, log: p.log, stream: streamOf(sink, cfg.Stream), started: time.Now(), thresholds: health.Thresholds{
-		AgeWarn: cfg.AgeWarn, AgeCritical: cfg.AgeCritical,
-		LagWarn: int64(cfg.LagWarn), LagCritical: int64(cfg.LagCritical),
-		RunwayCritical: cfg.RunwayCritical, DiskBudget: int64(cfg.DiskBudget),
-	}}
+	o := &observer{status: r.Status, relay: r, table: rows, timings: timings, log: p.log, stream: streamOf(sink, cfg.Stream), started: time.Now(), thresholds: limits(cfg)}
 	return serve(ctx, p, o, loops, slot.NewMonitor(where, p.log), r.Run)
 }
 
