@@ -50,7 +50,7 @@ func TestHistoryIsNotKnown(t *testing.T) {
 	w.failOver()
 	before := w.open().Server()
 	for _, sql := range []string{
-		`COPY (SELECT) TO PROGRAM 'rm pg_wal/00000002.history'`,
+		`COPY (SELECT) TO PROGRAM 'cat >/dev/null; rm pg_wal/00000002.history'`,
 		`COPY (SELECT 'what is this?') TO PROGRAM 'cat > pg_wal/00000002.history'`,
 	} {
 		w.exec(sql)

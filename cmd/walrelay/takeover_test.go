@@ -22,7 +22,7 @@ func (w *world) looks(name string, times int, each func()) {
 	for seen := 0; seen <= times; {
 		w.eventually("the relay looks at the slot", func() error {
 			now := w.query(`SELECT max(query_start) FROM pg_stat_activity
-				WHERE application_name = '` + name + `' AND query LIKE '%FROM pg_replication_slots WHERE slot_name = $1%'`)
+				WHERE application_name = '` + name + `' AND query LIKE '%FROM pg_replication_slots s LEFT JOIN pg_stat_replication %'`)
 			if now == "" || now == last {
 				return errors.New("not yet")
 			}

@@ -10,7 +10,7 @@ import (
 // there, and has then seen all that lies nearer.
 const (
 	bound     = 150_000
-	raceBound = 10_000
+	raceBound = 3_000
 	longBound = 5_000_000
 )
 
