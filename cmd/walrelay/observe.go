@@ -93,7 +93,7 @@ const witnessed = 100
 
 // Question implements slot.Table.
 func (l *rowsLook) Question() (sql string) {
-	l.witness, l.again, l.look, l.err = nil, nil, false, nil
+	l.witness, l.again, l.look, l.asked, l.err = nil, nil, false, false, nil
 	if l.table.Marks() == outbox.MarkNone {
 		return "" // also before the table was checked, as on a standby
 	}
@@ -103,10 +103,8 @@ func (l *rowsLook) Question() (sql string) {
 	if l.witness != nil {
 		l.again, l.look = l.witness.Due()
 	}
-	l.asked, l.err = l.table.Marks() != outbox.MarkNone, nil
-	if l.asked { // not on a standby, which has not looked at it yet, either
-		sql, l.err = l.table.Look(witnessed, l.status().WaitingIDs, l.again)
-	}
+	l.asked = true
+	sql, l.err = l.table.Look(witnessed, l.status().WaitingIDs, l.again)
 	return sql
 }
 
