@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stagedoor/walrelay/bench/internal/progress"
 	"github.com/stagedoor/walrelay/internal/relayprocess"
 )
 
@@ -43,14 +44,14 @@ func build(t *testing.T) string {
 	return binary
 }
 
-func quiet(t *testing.T) *progress {
+func quiet(t *testing.T) *progress.Progress {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "progress"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { out.Close() })
-	return newProgress(out)
+	return progress.New(out)
 }
 
 // The numbers agree with what was written, and show what tells the ways apart.

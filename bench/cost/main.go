@@ -25,6 +25,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/stagedoor/walrelay/bench/internal/progress"
 )
 
 // options is the command line.
@@ -56,7 +58,7 @@ func run(args []string, stdout io.Writer, stderr *os.File) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the cleanup
-	r, err := measure(ctx, o, newProgress(stderr))
+	r, err := measure(ctx, o, progress.New(stderr))
 	switch {
 	case err != nil && ctx.Err() != nil:
 		fmt.Fprintln(stderr, "cost: stopped before it was over")

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/stagedoor/walrelay/bench/internal/progress"
 	"github.com/stagedoor/walrelay/internal/relayprocess"
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
@@ -37,14 +38,14 @@ type cost struct {
 }
 
 // measure measures one mode after the other.
-func measure(ctx context.Context, o options, p *progress) (r *report, err error) {
-	defer p.erase()
+func measure(ctx context.Context, o options, p *progress.Progress) (r *report, err error) {
+	defer p.Erase()
 	r = &report{Processors: runtime.NumCPU(), Rate: o.rate}
 	if r.Load, err = loadAverage(); err != nil {
 		return nil, err
 	}
 	if o.walrelay == "" {
-		p.show("building walrelay", "the first time takes a while")
+		p.Show("building walrelay", "the first time takes a while")
 		dir, err := os.MkdirTemp("", "walrelay-cost-")
 		if err != nil {
 			return nil, err
@@ -67,8 +68,8 @@ func measure(ctx context.Context, o options, p *progress) (r *report, err error)
 }
 
 // measureMode measures a mode on servers of its own.
-func (r *report) measureMode(ctx context.Context, o options, m mode, p *progress) (c *cost, err error) {
-	host := &testservers.Program{Log: p.line}
+func (r *report) measureMode(ctx context.Context, o options, m mode, p *progress.Progress) (c *cost, err error) {
+	host := &testservers.Program{Log: p.Line}
 	defer func() { err = errors.Join(err, host.Close()) }()
 	s, err := newStage(ctx, o, m, host, p)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/stagedoor/walrelay/bench/internal/progress"
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/relayprocess"
 	"github.com/stagedoor/walrelay/internal/testservers"
@@ -26,7 +27,7 @@ type stage struct {
 	options
 	mode     mode
 	host     *testservers.Program
-	progress *progress
+	progress *progress.Progress
 
 	postgres *testservers.Postgres
 	redis    *redis.Client
@@ -36,9 +37,9 @@ type stage struct {
 
 // newStage starts the servers and makes the table. What there is of them goes
 // with host, also after an error.
-func newStage(ctx context.Context, o options, m mode, host *testservers.Program, p *progress) (*stage, error) {
+func newStage(ctx context.Context, o options, m mode, host *testservers.Program, p *progress.Progress) (*stage, error) {
 	s := &stage{options: o, mode: m, host: host, progress: p}
-	p.show(m.name, "starting PostgreSQL and Redis")
+	p.Show(m.name, "starting PostgreSQL and Redis")
 	var server *testservers.Redis
 	err := host.Try(func() {
 		s.postgres = testservers.StartPostgres(host, testservers.PostgresOptions{
@@ -222,7 +223,7 @@ func (s *stage) write(ctx context.Context) (took time.Duration, err error) {
 		case <-done:
 			return took, err
 		case <-time.After(time.Second):
-			s.progress.show(fmt.Sprintf("%s, %s rows/s", s.mode.name, grouped(int64(s.rate))),
+			s.progress.Show(fmt.Sprintf("%s, %s rows/s", s.mode.name, grouped(int64(s.rate))),
 				fmt.Sprintf("%.0f of %d s, %s rows written", time.Since(began).Seconds(), s.seconds, grouped(w.written.Load())))
 			if gone := s.running(); gone != nil {
 				stop()
@@ -271,7 +272,7 @@ func (s *stage) await(ctx context.Context, what string, done func() (ok bool, pr
 			}
 			return fmt.Errorf("%s: waited in vain for %s%s", s.mode.name, what, tail)
 		}
-		s.progress.show(s.mode.name+", waiting for "+what, "")
+		s.progress.Show(s.mode.name+", waiting for "+what, "")
 		if err := s.sleep(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
@@ -281,7 +282,7 @@ func (s *stage) await(ctx context.Context, what string, done func() (ok bool, pr
 // wait lets seconds pass, while the relay runs.
 func (s *stage) wait(ctx context.Context, what string, seconds int) error {
 	for n := range seconds {
-		s.progress.show(s.mode.name+", "+what, fmt.Sprintf("%d of %d s", n, seconds))
+		s.progress.Show(s.mode.name+", "+what, fmt.Sprintf("%d of %d s", n, seconds))
 		if err := s.sleep(ctx, time.Second); err != nil {
 			return err
 		}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/stagedoor/walrelay/bench/internal/proc"
 )
 
 // window is what the primary did in some time.
@@ -52,9 +54,11 @@ func (s *stage) read(ctx context.Context, o order) (r reading, err error) {
 	if err := r.readDatabase(ctx, s.admin, database); err != nil {
 		return r, err
 	}
-	if r.counters[cpu], err = cpuOf(s.postgres.PID()); err != nil {
+	used, err := proc.ServerCPU(s.postgres.PID())
+	if err != nil {
 		return r, err
 	}
+	r.counters[cpu] = used.Milliseconds()
 	if o == tableLast {
 		return r, s.readTable(ctx, &r)
 	}

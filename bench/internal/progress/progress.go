@@ -1,4 +1,5 @@
-package main
+// Package progress shows how far a measurement has come.
+package progress
 
 import (
 	"fmt"
@@ -8,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// progress shows what is being done: on a terminal in one line that is written
+// Progress shows what is being done: on a terminal in one line that is written
 // again and again, elsewhere in a line now and then. It is for one goroutine.
-type progress struct {
+type Progress struct {
 	out      *os.File
 	terminal bool
 	step     string
@@ -20,25 +21,26 @@ type progress struct {
 // sayEvery is how often a step is said again where lines stay.
 const sayEvery = 10 * time.Second
 
-func newProgress(out *os.File) *progress {
+// New shows on out, which may be a terminal.
+func New(out *os.File) *Progress {
 	_, err := unix.IoctlGetWinsize(int(out.Fd()), unix.TIOCGWINSZ)
-	return &progress{out: out, terminal: err == nil && os.Getenv("TERM") != "dumb"}
+	return &Progress{out: out, terminal: err == nil && os.Getenv("TERM") != "dumb"}
 }
 
-// line prints a line, or several, that stay.
-func (p *progress) line(text string) {
-	p.erase()
+// Line prints a line, or several, that stay.
+func (p *Progress) Line(text string) {
+	p.Erase()
 	fmt.Fprintln(p.out, text)
 }
 
-// show says how far a step has come; so may be empty.
-func (p *progress) show(step, so string) {
+// Show says how far a step has come; so may be empty.
+func (p *Progress) Show(step, so string) {
 	text := step
 	if so != "" {
 		text += ": " + so
 	}
 	if p.terminal {
-		p.erase()
+		p.Erase()
 		fmt.Fprint(p.out, text)
 		return
 	}
@@ -48,8 +50,8 @@ func (p *progress) show(step, so string) {
 	}
 }
 
-// erase takes the line off a terminal.
-func (p *progress) erase() {
+// Erase takes the line off a terminal.
+func (p *Progress) Erase() {
 	if p.terminal {
 		fmt.Fprint(p.out, "\r\x1b[K")
 	}
