@@ -84,7 +84,7 @@ func (r *report) boundsTable() table {
 			t.line(b.measure, sign+" "+mebibytes(b.at), mebibytes(b.got.Most), verdict)
 			continue
 		}
-		t.line(b.measure, fmt.Sprintf("%s %g×", sign, b.at), b.got.times(), verdict)
+		t.line(b.measure, fmt.Sprintf("%s %g×", sign, b.at), b.got.ratio(), verdict)
 	}
 	return t
 }

@@ -157,7 +157,7 @@ func (w *world) latencyRun(ctx context.Context, pg *testservers.Postgres, c *car
 	}
 	r = &latencyRun{
 		Contender: c.key, Rate: rate,
-		Achieved: float64(f.rows-first) / (slices.Max(f.committed[first:]) - f.due(first)).Seconds(),
+		Achieved: float64(f.rows-first) / (slices.Max(f.committed[first:]) + f.due(1) - f.due(first)).Seconds(),
 	}
 	r.summarise(samples)
 	return r, samples, nil

@@ -194,13 +194,19 @@ func allParts() []part {
 		}})
 	}
 	return append(all,
-		part{"latency", func(ctx context.Context, b *bench) (err error) {
-			b.report.Latency, err = b.measureLatency(ctx)
+		part{"latency", func(ctx context.Context, b *bench) error {
+			l, err := b.measureLatency(ctx)
+			if err == nil {
+				b.report.Latency = l
+			}
 			return err
 		}},
 		part{"cost", func(ctx context.Context, b *bench) error { return b.measureCost(ctx) }},
-		part{"recovery", func(ctx context.Context, b *bench) (err error) {
-			b.report.Recovery, err = b.measureRecovery(ctx)
+		part{"recovery", func(ctx context.Context, b *bench) error {
+			r, err := b.measureRecovery(ctx)
+			if err == nil {
+				b.report.Recovery = r
+			}
 			return err
 		}},
 	)

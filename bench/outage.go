@@ -37,7 +37,9 @@ func (b *bench) measureCost(ctx context.Context) error {
 		b.report.Drains = append(b.report.Drains, d)
 	}
 	o, err := b.measureOutage(ctx)
-	b.report.Outage = o
+	if err == nil {
+		b.report.Outage = o
+	}
 	return err
 }
 

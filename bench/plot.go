@@ -27,7 +27,7 @@ type bar struct {
 func (r *report) charts() []chart {
 	var all []chart
 	for _, d := range r.Drains {
-		c := chart{title: "Drain: " + d.Shape.Title + ", rows/s of pg_recvlogical's, from the first row"}
+		c := chart{title: "Drain: " + d.Shape.title() + ", rows/s of pg_recvlogical's, from the first row"}
 		for _, key := range d.keys() {
 			got := d.against(key, keyLimit, (*drainRun).steady, (*drainRun).steady)
 			if got.N == 0 {

@@ -168,7 +168,7 @@ func (r *report) tables() []table {
 
 // speed is how fast a backlog was drained.
 func (d *drain) speed() table {
-	t := table{title: fmt.Sprintf("Drain: %s, %s of log", d.Shape.Title, mebibytes(float64(d.WAL)))}
+	t := table{title: fmt.Sprintf("Drain: %s, %s of log", d.Shape.title(), mebibytes(float64(d.WAL)))}
 	t.line("", "rows/s from the start of the process", "of pg_recvlogical", "rows/s from the first row", "of pg_recvlogical", "first row after, ms")
 	for _, key := range d.keys() {
 		name := nameOf(key)
@@ -176,11 +176,11 @@ func (d *drain) speed() table {
 			name += " (cut off)"
 		}
 		t.line(name,
-			d.each(key, (*drainRun).rate).plain(), d.against(key, keyLimit, (*drainRun).rate, (*drainRun).rate).times(),
-			d.each(key, (*drainRun).steady).plain(), d.against(key, keyLimit, (*drainRun).steady, (*drainRun).steady).times(),
+			d.each(key, (*drainRun).rate).plain(), d.against(key, keyLimit, (*drainRun).rate, (*drainRun).rate).ratio(),
+			d.each(key, (*drainRun).steady).plain(), d.against(key, keyLimit, (*drainRun).steady, (*drainRun).steady).ratio(),
 			d.each(key, func(r *drainRun) float64 { return r.FirstSeconds * 1000 }).plain())
 		if key == keyMarks {
-			t.line("– until the last mark", d.each(key, (*drainRun).markRate).plain(), d.against(key, keyLimit, (*drainRun).markRate, (*drainRun).rate).times(), "", "", "")
+			t.line("– until the last mark", d.each(key, (*drainRun).markRate).plain(), d.against(key, keyLimit, (*drainRun).markRate, (*drainRun).rate).ratio(), "", "", "")
 		}
 	}
 	return t
@@ -188,7 +188,7 @@ func (d *drain) speed() table {
 
 // took is what draining a backlog took of the machine.
 func (d *drain) took() table {
-	t := table{title: "What it took, in CPU seconds per million rows: " + d.Shape.Title}
+	t := table{title: "What it took, in CPU seconds per million rows: " + d.Shape.title()}
 	t.line("", "its own process", "walsender", "the rest of PostgreSQL", "Redis", "peak RSS")
 	for _, key := range d.keys() {
 		per := func(of func(*drainRun) float64) string {
@@ -214,9 +214,9 @@ func (l *latency) table() table {
 				}
 				t.line(grouped(int64(rate)), c.name, grouped(int64(r.Rows)), digits(l.achieved(c.key, rate)),
 					ms(r.P50), ms(r.P99), ms(r.P999), ms(r.Max),
-					l.against(c.key, keyDirect, rate, func(r *latencyRun) float64 { return r.P50 }).times(),
-					l.against(c.key, keyDirect, rate, func(r *latencyRun) float64 { return r.P99 }).times(),
-					l.against(c.key, keyPoll, rate, func(r *latencyRun) float64 { return r.P50 }).times())
+					l.against(c.key, keyDirect, rate, func(r *latencyRun) float64 { return r.P50 }).ratio(),
+					l.against(c.key, keyDirect, rate, func(r *latencyRun) float64 { return r.P99 }).ratio(),
+					l.against(c.key, keyPoll, rate, func(r *latencyRun) float64 { return r.P50 }).ratio())
 			}
 		}
 	}
@@ -268,14 +268,15 @@ func (r *recovery) backTable() table {
 	t.line("", "seconds", "least–most", "of poll's")
 	for _, key := range []string{keyRun, keyMarks, keyPoll} {
 		s := secondsOf(r.Backs, key, "", "")
-		t.line(nameOf(key), s.plain(), digits(s.Least)+"–"+digits(s.Most), toPoll(r.Backs, key, "", "").times())
+		t.line(nameOf(key), s.plain(), s.reach(), toPoll(r.Backs, key, "", "").ratio())
 	}
 	return t
 }
 
 func (r *recovery) startTable() table {
-	t := table{title: fmt.Sprintf("From the start of the process to its first row; the full table has %s old rows", grouped(int64(r.Old)))}
+	t := table{title: "From the start of the process to its first row"}
 	t.line("", "table", "ms", "least–most", "of poll's")
+	names := map[string]string{emptyTable: "empty", fullTable: grouped(int64(r.Old)) + " old rows"}
 	for _, c := range []struct{ name, key, start string }{
 		{"walrelay run, the first start", keyMarks, "first"},
 		{"walrelay run, later", keyMarks, "again"},
@@ -283,7 +284,7 @@ func (r *recovery) startTable() table {
 	} {
 		for _, db := range []string{emptyTable, fullTable} {
 			s := secondsOf(r.Starts, c.key, c.start, db)
-			t.line(c.name, db, digits(s.Median*1000), digits(s.Least*1000)+"–"+digits(s.Most*1000), toPoll(r.Starts, c.key, c.start, db).times())
+			t.line(c.name, names[db], s.scaled(1000).plain(), s.scaled(1000).reach(), toPoll(r.Starts, c.key, c.start, db).ratio())
 		}
 	}
 	return t

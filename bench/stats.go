@@ -49,12 +49,26 @@ func percentile[T cmp.Ordered](sorted []T, share float64) T {
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
 
-// times is a ratio as it is printed, with its spread.
-func (s spread) times() string {
+// ratio is a ratio as it is printed, with its spread.
+func (s spread) ratio() string {
 	if s.N == 0 {
 		return "–"
 	}
 	return fmt.Sprintf("%s× (%s–%s)", digits(s.Median), digits(s.Least), digits(s.Most))
+}
+
+// reach is a spread as it is printed.
+func (s spread) reach() string {
+	if s.N == 0 {
+		return "–"
+	}
+	return digits(s.Least) + "–" + digits(s.Most)
+}
+
+// scaled is in another unit.
+func (s spread) scaled(by float64) spread {
+	s.Median, s.Least, s.Most = s.Median*by, s.Least*by, s.Most*by
+	return s
 }
 
 // plain is a median as it is printed, without its spread.
