@@ -21,6 +21,9 @@ export GORACE = atexit_sleep_ms=50
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     = go run mvdan.cc/gofumpt@v0.12.0
 
+# The packages that a row passes through on its way.
+HOT = ./cdc ./relay ./publisher
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +48,7 @@ servers: ## the same for the demo and the measurements: PostgreSQL and Redis
 test: deps ## vet and test with the race detector, on real servers
 	go vet ./...
 	$(if $(filter ./...,$(PACKAGES)),go test -count=1 ./internal/protocol) # farther than with the race detector
+	$(if $(filter ./...,$(PACKAGES)),go test -count=1 -run '^TestAllocationsPerRow$$' $(HOT)) # which the race detector changes
 	go test $(TESTFLAGS) -timeout 40m $(PACKAGES)
 
 .PHONY: test-long
@@ -100,6 +104,20 @@ cost: servers build ## what poll and run cost the primary, side by side (five mi
 .PHONY: runway
 runway: servers build ## how well it is foretold when PostgreSQL may keep no more WAL (six minutes): FLAGS='-load pages -before 660'
 	@go run ./bench/runway -walrelay bin/walrelay $(FLAGS)
+
+# What it prints is Markdown; -json and -svg write files. Without -part it takes
+# about an hour: each part is within ten minutes.
+.PHONY: bench
+bench: servers build ## how fast it is, beside what limits it: FLAGS='-part drain-single -json FILE -svg FILE'
+	@go run ./bench -walrelay bin/walrelay $(FLAGS)
+
+.PHONY: bench-go
+bench-go: ## time, bytes and allocations of a row, decode to encode
+	go test -run '^$$' -bench . $(HOT)
+
+.PHONY: allocations
+allocations: ## write bench/allocations.txt anew, which the tests compare
+	go test -count=1 -p 1 -run '^TestAllocationsPerRow$$' $(HOT) -update
 
 .PHONY: clean
 clean: ## remove what build made

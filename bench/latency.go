@@ -184,7 +184,9 @@ type flow struct {
 }
 
 // due is when a row is to be written.
-func (f *flow) due(i int) time.Duration { return time.Duration(i) * time.Second / time.Duration(f.rate) }
+func (f *flow) due(i int) time.Duration {
+	return time.Duration(i) * time.Second / time.Duration(f.rate)
+}
 
 // run writes and reads all rows.
 func (f *flow) run(ctx context.Context, connect func(context.Context) (*pgx.Conn, error)) error {

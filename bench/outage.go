@@ -13,13 +13,13 @@ import (
 // outage is what a relay holds while Redis is stopped and log piles up, and when
 // it has carried all of it.
 type outage struct {
-	Rows          int     `json:"rows"`
-	WAL           int64   `json:"wal_bytes"` // written meanwhile
-	PeakIdle      int64   `json:"peak_rss_bytes_idle"`
-	PeakAway      int64   `json:"peak_rss_bytes_redis_stopped"`
-	PeakCarried   int64   `json:"peak_rss_bytes_carried"`
-	DrainSeconds  float64 `json:"seconds_to_drain"` // from when Redis was back
-	RelaySeconds  float64 `json:"cpu_seconds_relay"`
+	Rows         int     `json:"rows"`
+	WAL          int64   `json:"wal_bytes"` // written meanwhile
+	PeakIdle     int64   `json:"peak_rss_bytes_idle"`
+	PeakAway     int64   `json:"peak_rss_bytes_redis_stopped"`
+	PeakCarried  int64   `json:"peak_rss_bytes_carried"`
+	DrainSeconds float64 `json:"seconds_to_drain"` // from when Redis was back
+	RelaySeconds float64 `json:"cpu_seconds_relay"`
 }
 
 // outageWAL is how much log piles up, at full scale.

@@ -184,19 +184,3 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkDecodeInsert(b *testing.B) {
-	d := NewDecoder()
-	for _, m := range [][]byte{relation(7, "public", "outbox", "id", "kind", "payload"), begin(16, 0, 1)} {
-		if _, err := d.Decode(m); err != nil {
-			b.Fatal(err)
-		}
-	}
-	row := insert(7, "12345678", "render_tickets", `{"order": "3fa85f64-5717-4562-b3fc-2c963f66afa6"}`)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := d.Decode(row); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
