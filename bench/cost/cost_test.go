@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -32,12 +31,7 @@ func quick(t *testing.T, walrelay string, modes ...string) options {
 // build builds the relay as this test was built, so that most of it is there.
 func build(t *testing.T) string {
 	t.Helper()
-	var flags []string
-	info, _ := debug.ReadBuildInfo()
-	if info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		flags = append(flags, "-race")
-	}
-	binary, err := relayprocess.Build(t.Context(), t.TempDir(), flags...)
+	binary, err := relayprocess.Build(t.Context(), t.TempDir(), relayprocess.Flags()...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,6 +57,15 @@ func Build(ctx context.Context, dir string, flags ...string) (string, error) {
 		return "", fmt.Errorf("build walrelay (%s): %w\n%s", cmd, err, out)
 	}
 	return binary, nil
+}
+
+// Flags are those of go build that this program was built with, where they decide
+// what of it can be used again.
+func Flags() []string {
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		return []string{"-race"}
+	}
+	return nil
 }
 
 // New prepares the program. The addresses of the servers go by way of the
