@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"strings"
 	"time"
 
@@ -386,7 +388,7 @@ func (l *lap) measure(ctx context.Context) error {
 		return errors.Join(err, l.process.Kill())
 	}
 	relay, err := l.relayCPU()
-	if err := errors.Join(err, l.process.Kill()); err != nil {
+	if err := errors.Join(err, l.readTheLog(), l.process.Kill()); err != nil {
 		return err
 	}
 	l.run.Relay = relay.Seconds()
@@ -398,6 +400,23 @@ func (l *lap) measure(ctx context.Context) error {
 		l.run.MarkedSeconds = took.Seconds()
 	case !l.contender.appends:
 		l.run.Seconds = took.Seconds()
+	}
+	return nil
+}
+
+// readTheLog is an error where a relay published what it read from the table: the
+// stream has the same entries then, and the drain is none.
+func (l *lap) readTheLog() error {
+	relay, ok := l.process.(*relayprocess.Relay)
+	if !ok || !l.contender.follows {
+		return nil
+	}
+	raw, err := os.ReadFile(relay.Log())
+	if err != nil {
+		return err
+	}
+	if bytes.Contains(raw, []byte("backfilling")) || bytes.Contains(raw, []byte("healing")) {
+		return fmt.Errorf("the relay took slot and checkpoint for something else than an outage%s", relay.LogTail())
 	}
 	return nil
 }
@@ -416,7 +435,7 @@ const (
 	lookEvery = 20 * time.Millisecond
 	showEvery = time.Second
 	// firstEvery finds the first row of a contender that appends nothing.
-	firstEvery = time.Millisecond
+	firstEvery = 2 * time.Millisecond
 	// markEvery is for the relay's own metrics, which cost it more.
 	markEvery = 50 * time.Millisecond
 )
