@@ -90,7 +90,7 @@ func run(args []string, stdout io.Writer, stderr *os.File) int {
 	err = b.measure(ctx)
 	b.progress.Erase()
 	// Parts that were measured before an error are as good as ever.
-	if b.report != nil {
+	if b.report != nil && len(b.report.tables()) > 0 {
 		err = errors.Join(err, b.report.writeMarkdown(stdout))
 	}
 	if err != nil {
