@@ -42,7 +42,7 @@ type drainRun struct {
 	Marked        int     `json:"rows_marked,omitempty"`
 	MarkedSeconds float64 `json:"seconds_to_last_mark,omitempty"`
 
-	Relay     float64 `json:"cpu_seconds_relay"`
+	Process   float64 `json:"cpu_seconds_process"`
 	Walsender float64 `json:"cpu_seconds_walsender"`
 	Others    float64 `json:"cpu_seconds_postgres_others"` // of PostgreSQL's processes
 	Redis     float64 `json:"cpu_seconds_redis"`
@@ -387,11 +387,11 @@ func (l *lap) measure(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, l.process.Kill())
 	}
-	relay, err := l.relayCPU()
+	used, err := l.processCPU()
 	if err := errors.Join(err, l.readTheLog(), l.process.Kill()); err != nil {
 		return err
 	}
-	l.run.Relay = relay.Seconds()
+	l.run.Process = used.Seconds()
 	l.run.Redis = (redisAfter - redisBefore).Seconds()
 	l.run.Walsender = l.sender.Seconds()
 	l.run.Others = max(0, (postgresAfter - postgresBefore - l.sender).Seconds())
@@ -421,8 +421,8 @@ func (l *lap) readTheLog() error {
 	return nil
 }
 
-// relayCPU is the processor time of the contender's own process.
-func (l *lap) relayCPU() (time.Duration, error) {
+// processCPU is the processor time of the contender's own process.
+func (l *lap) processCPU() (time.Duration, error) {
 	if p, ok := l.process.(*program); ok && isClosed(p.Done()) {
 		return p.ended()
 	}
@@ -443,7 +443,7 @@ const (
 // watch returns when the contender has all rows, or is to be cut off.
 func (l *lap) watch(ctx context.Context, redis *respConn) error {
 	c := l.contender
-	deadline := l.began.Add(patience)
+	deadline := l.began.Add(l.cut + patience)
 	shown := l.began
 	every := lookEvery
 	if !c.appends {
@@ -483,7 +483,7 @@ func (l *lap) watch(ctx context.Context, redis *respConn) error {
 			return nil
 		}
 		if now.After(deadline) {
-			return fmt.Errorf("after %s it has %d of %d rows%s", patience, rows, l.shape.Rows, l.process.LogTail())
+			return fmt.Errorf("after %s it has %d of %d rows%s", now.Sub(l.began).Round(time.Second), rows, l.shape.Rows, l.process.LogTail())
 		}
 		if now.Sub(shown) > showEvery {
 			shown = now
@@ -536,7 +536,10 @@ func (l *lap) done(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	marked, err := relay.Metric(ctx, "walrelay_marked_total")
-	return int(marked) >= l.shape.Rows, err
+	if err != nil {
+		return false, ctx.Err() // it is busy; that it has ended is noticed elsewhere
+	}
+	return int(marked) >= l.shape.Rows, nil
 }
 
 // ended judges a process that has ended: only some do when they have all rows.

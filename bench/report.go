@@ -194,7 +194,7 @@ func (d *drain) took() table {
 		per := func(of func(*drainRun) float64) string {
 			return d.each(key, func(r *drainRun) float64 { return of(r) / float64(r.Rows) * 1e6 }).plain()
 		}
-		t.line(nameOf(key), per(func(r *drainRun) float64 { return r.Relay }), per(func(r *drainRun) float64 { return r.Walsender }),
+		t.line(nameOf(key), per(func(r *drainRun) float64 { return r.Process }), per(func(r *drainRun) float64 { return r.Walsender }),
 			per(func(r *drainRun) float64 { return r.Others }), per(func(r *drainRun) float64 { return r.Redis }),
 			mebibytes(d.each(key, func(r *drainRun) float64 { return float64(r.Peak) }).Most))
 	}

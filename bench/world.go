@@ -26,7 +26,7 @@ const (
 )
 
 // patience is how long a step may take that nobody measures.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // settings are those of every PostgreSQL here. Nothing may come in one run and
 // not in another: no vacuum, and no checkpoint but those that are asked for.
