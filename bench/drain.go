@@ -303,6 +303,9 @@ func (s *drainStage) run(ctx context.Context, c contender) (r *drainRun, err err
 		if err != nil {
 			return nil, fmt.Errorf("a run that lost a row is no result: %w", err)
 		}
+		if e.n == 0 {
+			return nil, fmt.Errorf("it had not appended a row when it was cut off after %s", s.cut)
+		}
 		r.Rows = e.n
 		r.Seconds, r.FirstSeconds = e.last.Sub(l.began).Seconds(), e.first.Sub(l.began).Seconds()
 	} else {
