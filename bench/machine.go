@@ -69,6 +69,10 @@ func (w *world) versions(ctx context.Context, version string) error {
 	return nil
 }
 
+// busy reports whether others wanted more than a quarter of the processors in the
+// minute before.
+func (m machine) busy() bool { return m.Load > 0.25*float64(m.Processors) }
+
 // String says it in a sentence.
 func (m machine) String() string {
 	return fmt.Sprintf("%s, PostgreSQL %s, Redis %s, built with %s; everything on one machine with %d processors (%s), load average %.2f before it began.",

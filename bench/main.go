@@ -237,10 +237,6 @@ func chooseParts(list string) ([]string, error) {
 	return chosen, nil
 }
 
-// busy is the share of a machine's processors that others may have taken in the
-// minute before.
-const busy = 0.25
-
 // measure measures the parts, and keeps what there is after each.
 func (b *bench) measure(ctx context.Context) error {
 	if len(b.from) > 0 {
@@ -266,8 +262,8 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	b.report = r
-	if m := r.Machine; m.Load > busy*float64(m.Processors) {
-		b.progress.Line(fmt.Sprintf("This machine is busy: its load average is %.2f. What is measured now is no result.", m.Load))
+	if r.Machine.busy() {
+		b.progress.Line(fmt.Sprintf("This machine is busy: its load average is %.2f. What is measured now is no result.", r.Machine.Load))
 	}
 	for _, p := range allParts() {
 		if !slices.Contains(b.parts, p.name) {

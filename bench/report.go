@@ -294,8 +294,8 @@ func (r *recovery) startTable() table {
 func (r *report) about() string {
 	text := r.Machine.String()
 	text += fmt.Sprintf(" Medians of %d pairs; of ratios those of the pairs, with the least and the most.", r.Pairs)
-	if r.Scale != 1 || r.Pairs < 5 {
-		text += fmt.Sprintf(" **No result: %d pairs at %g of the size.**", r.Pairs, r.Scale)
+	if r.Scale != 1 || r.Pairs < 5 || r.Machine.busy() {
+		text += fmt.Sprintf(" **No result: %d pairs at %g of the size, beside a load of %.2f.**", r.Pairs, r.Scale, r.Machine.Load)
 	}
 	return text
 }
