@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/stagedoor/walrelay/internal/relayprocess"
 	"github.com/stagedoor/walrelay/internal/testservers"
@@ -192,61 +189,6 @@ func (w *world) slotsFree(ctx context.Context, pg *testservers.Postgres) error {
 	})
 }
 
-// trickle writes rows at a steady rate, and knows when each was committed.
-type trickle struct {
-	shape shape
-	first int // id
-
-	mu        sync.Mutex
-	committed []time.Time
-}
-
-// start writes until the function that it returns is called, which may be more
-// than once.
-func (t *trickle) start(ctx context.Context, conn *pgx.Conn) (stop func() error) {
-	ctx, cancel := context.WithCancel(ctx)
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		began := time.Now()
-		for i := 0; ; i++ {
-			if pause(ctx, time.Until(began.Add(time.Duration(i)*time.Second/trickleRate))) != nil {
-				return
-			}
-			id := t.first + i
-			// A row that was begun is finished.
-			_, err = conn.Exec(context.WithoutCancel(ctx), "INSERT INTO outbox (id, kind, payload) VALUES ($1, $2, $3)", id, kind, t.shape.payload(id))
-			if err != nil {
-				return
-			}
-			t.mu.Lock()
-			t.committed = append(t.committed, time.Now())
-			t.mu.Unlock()
-		}
-	}()
-	return func() error {
-		cancel()
-		<-done
-		return err
-	}
-}
-
-// last is the id of the last row that was committed.
-func (t *trickle) last() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.first + len(t.committed) - 1
-}
-
-// young reports whether the rows behind one are all younger than that.
-func (t *trickle) young(published int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	oldest := published + 1 - t.first
-	return oldest >= 0 && (oldest >= len(t.committed) || time.Since(t.committed[oldest]) < young)
-}
-
 // untilYoung looks at the stream's end. With one writer the rows are in order.
 func (w *world) untilYoung(ctx context.Context, t *trickle, back time.Time) (took time.Duration, err error) {
 	client := w.client()
@@ -269,118 +211,4 @@ func (w *world) untilYoung(ctx context.Context, t *trickle, back time.Time) (too
 		return t.young(id), nil
 	})
 	return took, err
-}
-
-// Databases of the starts.
-const (
-	emptyTable = "empty"
-	fullTable  = "million"
-)
-
-// measureStarts measures how long it takes from the start of a process to its
-// first row: the first start ever, a later one, and a poller's.
-func (w *world) measureStarts(ctx context.Context, pg *testservers.Postgres, r *recovery) error {
-	tables := []string{emptyTable, fullTable}
-	next := map[string]int{}
-	for _, db := range tables {
-		if err := w.createDatabase(ctx, pg, db); err != nil {
-			return err
-		}
-		next[db] = 1
-	}
-	w.step = "recovery, starts"
-	w.progress.Show(w.step, "writing old rows")
-	err := pg.Exec(ctx, fullTable, fmt.Sprintf(`
-		INSERT INTO outbox (id, kind, payload, created_at, published_at)
-		SELECT n, '%s', '{"note": "an old row"}', now() - interval '1 day', now() - interval '1 day' FROM generate_series(1, %d) n`, kind, r.Old))
-	if err != nil {
-		return err
-	}
-	if err := pg.Exec(ctx, fullTable, "VACUUM ANALYZE outbox"); err != nil {
-		return err
-	}
-	next[fullTable] = r.Old + 1
-	if err := w.sync(); err != nil {
-		return err
-	}
-	for pair := range w.pairs {
-		for i := range tables {
-			db := tables[(i+pair)%len(tables)]
-			w.step = fmt.Sprintf("recovery, starts, pair %d of %d, %s table", pair+1, w.pairs, db)
-			w.progress.Show(w.step, "")
-			runs, err := w.starts(ctx, pg, db, next[db])
-			if err != nil {
-				return fmt.Errorf("%s: %w", w.step, err)
-			}
-			next[db] += len(runs)
-			for _, run := range runs {
-				run.Pair, run.Table = pair+1, db
-			}
-			r.Starts = append(r.Starts, runs...)
-		}
-	}
-	return nil
-}
-
-// starts starts run for the first time, run again, and poll, each with a row that
-// waits for it.
-func (w *world) starts(ctx context.Context, pg *testservers.Postgres, db string, next int) (runs []*recoveryRun, err error) {
-	client := w.client()
-	defer client.Close()
-	if err := client.FlushAll(ctx).Err(); err != nil {
-		return nil, err
-	}
-	const drop = `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`
-	if err := pg.Exec(ctx, db, drop); err != nil {
-		return nil, err
-	}
-	for i, c := range []struct {
-		key, start, role string
-		args             []string
-	}{
-		{keyMarks, "first", "streaming", []string{"run", "--slot", db}},
-		{keyMarks, "again", "streaming", []string{"run", "--slot", db}},
-		{keyPoll, "", "polling", []string{"poll"}},
-	} {
-		id := next + i
-		err := pg.Exec(ctx, db, fmt.Sprintf("INSERT INTO outbox (id, kind, payload) VALUES (%d, '%s', '{}')", id, kind))
-		if err != nil {
-			return nil, err
-		}
-		relay, err := w.relay(pg, db, stream, c.args...)
-		if err != nil {
-			return nil, err
-		}
-		began := time.Now()
-		if err := relay.Start(); err != nil {
-			return nil, err
-		}
-		if err := w.carried(ctx, stream, i+1); err != nil {
-			return nil, errors.Join(err, relay.Running(), relay.Kill())
-		}
-		// A first start marks its rows when they have been on the stream for a
-		// while, and only then has a slot to go on from.
-		if err := w.works(ctx, relay, c.role); err != nil {
-			return nil, errors.Join(err, relay.Kill())
-		}
-		if err := relay.Stop(); err != nil {
-			return nil, err
-		}
-		if err := w.slotsFree(ctx, pg); err != nil {
-			return nil, err
-		}
-		entries, err := client.XRevRangeN(ctx, stream, "+", "-", 10).Result()
-		if err != nil {
-			return nil, err
-		}
-		if len(entries) != i+1 || fmt.Sprint(entries[0].Values["outbox_id"]) != strconv.Itoa(id) {
-			return nil, fmt.Errorf("the stream has the entries %v, not %d of them with row %d at the end", entries, i+1, id)
-		}
-		at, err := idTime([]byte(entries[0].ID))
-		if err != nil {
-			return nil, err
-		}
-		runs = append(runs, &recoveryRun{Contender: c.key, Start: c.start, Seconds: at.Sub(began).Seconds()})
-	}
-	return runs, nil
 }
