@@ -46,7 +46,7 @@ func (c Commit) Equal(d Commit) bool {
 // Field is one name and value of a stream entry.
 type Field struct {
 	Name  string
-	Value []byte // as PostgreSQL prints the column
+	Value string // as PostgreSQL prints the column
 }
 
 // Event is a row of the outbox on its way to a stream. Of a row read from the

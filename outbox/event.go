@@ -20,6 +20,7 @@ type binding struct {
 	published int   // -1 for none
 	fields    []int // one an entry field
 	lacks     error // why no entry can be made of a row
+	shelf     shelf // for its rows
 }
 
 // Event makes an entry of an inserted row. It is false for a row that needs
@@ -55,7 +56,7 @@ func (t *Table) ID(in *cdc.Insert) (string, bool, error) {
 	if in.Values[b.id].Null {
 		return "", false, nil
 	}
-	return string(in.Values[b.id].Text), true, nil
+	return b.shelf.id(in.Values[b.id].Text), true, nil
 }
 
 // needsEntry finds the columns of a row, and is false for one that makes no
@@ -137,31 +138,23 @@ func (t *Table) nullID() error {
 	}
 }
 
-// entry copies a row: one allocation for the bytes of all fields, one for the
-// fields, one for the id.
+// entry copies a row.
 func (t *Table) entry(b *binding, values []cdc.Value) cdc.Event {
+	fields := b.shelf.room(len(b.fields))
 	size := 0
-	for _, i := range b.fields {
-		if i >= 0 {
-			size += len(values[i].Text)
-		}
-	}
-	buf := make([]byte, 0, size)
-	fields := make([]cdc.Field, 0, len(b.fields))
 	for n, i := range b.fields {
 		if i < 0 || values[i].Null {
 			continue
 		}
-		start := len(buf)
-		buf = append(buf, values[i].Text...)
-		fields = append(fields, cdc.Field{Name: t.fields[n].Name, Value: buf[start:len(buf):len(buf)]})
+		size += len(values[i].Text)
+		fields = append(fields, cdc.Field{Name: t.fields[n].Name, Value: b.shelf.value(values[i].Text)})
 	}
-	id := string(values[b.id].Text)
+	id := b.shelf.id(values[b.id].Text)
 	ev := cdc.Event{
 		ID:     id,
 		NoID:   values[b.id].Null,
 		Fields: fields,
-		Bytes:  eventBytes + fieldBytes*cap(fields) + cap(buf) + len(id),
+		Bytes:  eventBytes + fieldBytes*cap(fields) + size + len(id),
 		Unfit:  b.lacks,
 	}
 	if ev.NoID {

@@ -31,7 +31,7 @@ func rows(ids ...int) []cdc.Event {
 	var events []cdc.Event
 	for _, id := range ids {
 		events = append(events, cdc.Event{ID: fmt.Sprint(id), Fields: []cdc.Field{
-			{Name: "outbox_id", Value: fmt.Append(nil, id)}, {Name: "payload", Value: []byte(`{"a": "\n` + "\x00\xff" + `"}`)},
+			{Name: "outbox_id", Value: fmt.Sprint(id)}, {Name: "payload", Value: `{"a": "\n` + "\x00\xff" + `"}`},
 		}})
 	}
 	return events
@@ -190,7 +190,7 @@ func TestAppendRepeatedAfterLostReply(t *testing.T) {
 func TestAppendRefusedChangesNothing(t *testing.T) {
 	big := func(events []cdc.Event) []cdc.Event {
 		for i := range events {
-			events[i].Fields[1].Value = make([]byte, 1<<20)
+			events[i].Fields[1].Value = string(make([]byte, 1<<20))
 		}
 		return events
 	}

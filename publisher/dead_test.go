@@ -15,7 +15,7 @@ import (
 // asked has the row of an event skipped.
 func asked(ev cdc.Event) cdc.Event {
 	ev.Dead, ev.SkipAsked = true, true
-	ev.Fields = append(ev.Fields, cdc.Field{Name: cdc.DeadReason, Value: []byte("too wide")})
+	ev.Fields = append(ev.Fields, cdc.Field{Name: cdc.DeadReason, Value: "too wide"})
 	return ev
 }
 
@@ -171,7 +171,7 @@ func TestEntryThatRedisNeverTakes(t *testing.T) {
 	f.append(0, state(1, 10), rows(1))
 	wide := rows(2, 3)
 	for i := range 5000 {
-		wide[1].Fields = append(wide[1].Fields, cdc.Field{Name: fmt.Sprint(i), Value: []byte("x")})
+		wide[1].Fields = append(wide[1].Fields, cdc.Field{Name: fmt.Sprint(i), Value: "x"})
 	}
 	res, err := f.pub.Append(t.Context(), key, version(1), state(2, 20), wide)
 	if err != nil || res.Done || res.Refused == "" {
@@ -184,7 +184,7 @@ func TestEntryThatRedisNeverTakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := rows(2)
-	large[0].Fields[1].Value = make([]byte, 4<<20)
+	large[0].Fields[1].Value = string(make([]byte, 4<<20))
 	res, err = f.pub.Append(t.Context(), key, version(1), state(2, 20), large)
 	if res.Done || res.Refused == "" && !errors.Is(err, cdc.ErrNoAnswer) {
 		t.Errorf("a value that is too large: %+v, %v", res, err)

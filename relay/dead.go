@@ -41,12 +41,12 @@ func (r *Relay) dead(ev cdc.Event, reason string) cdc.Event {
 		}
 		fields = append(fields, f)
 	}
-	fields = append(fields, cdc.Field{Name: cdc.DeadReason, Value: []byte(reason)})
+	fields = append(fields, cdc.Field{Name: cdc.DeadReason, Value: reason})
 	switch {
 	case !ev.Position.IsZero():
-		fields = append(fields, cdc.Field{Name: cdc.DeadPosition, Value: []byte(ev.Position.String())})
+		fields = append(fields, cdc.Field{Name: cdc.DeadPosition, Value: ev.Position.String()})
 	case ev.NoID:
-		fields = append(fields, cdc.Field{Name: cdc.DeadPosition, Value: []byte(ev.ID)})
+		fields = append(fields, cdc.Field{Name: cdc.DeadPosition, Value: ev.ID})
 	}
 	ev.Fields, ev.Dead, ev.SkipAsked = fields, true, true
 	ev.Bytes = min(ev.Bytes, deadBytes) // about
@@ -99,7 +99,7 @@ func (t *deadTail) has(ev cdc.Event) bool {
 	}
 	values := map[string]string{}
 	for _, f := range t.relay.dead(ev, "").Fields {
-		values[f.Name] = string(f.Value)
+		values[f.Name] = f.Value
 	}
 	return t.entries[deadPrint(values)]
 }

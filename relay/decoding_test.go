@@ -272,7 +272,7 @@ func TestCommandIsReadyForAShell(t *testing.T) {
 // The entry of a skipped row is of a size that any Redis takes, and has its id.
 func TestDeadEntryIsBounded(t *testing.T) {
 	r := New(Config{Table: oneColumn{}})
-	field := func(name string, n int) cdc.Field { return cdc.Field{Name: name, Value: make([]byte, n)} }
+	field := func(name string, n int) cdc.Field { return cdc.Field{Name: name, Value: string(make([]byte, n))} }
 	ev := r.dead(cdc.Event{ID: "7", Position: cdc.Position{LSN: 0x16B3748, Ordinal: 2}, Fields: []cdc.Field{
 		field("large", 300<<10), field("larger", 300<<10), field("id", 100<<10), field("small", 10), field("huge", 64<<20),
 	}}, strings.Repeat("x", reasonBytes))
@@ -381,7 +381,7 @@ type wide struct{ oneColumn }
 // Event implements Table.
 func (w wide) Event(in *cdc.Insert) (cdc.Event, bool, error) {
 	ev, ok, err := w.oneColumn.Event(in)
-	ev.Fields = []cdc.Field{{Name: "payload", Value: []byte(ev.ID)}}
+	ev.Fields = []cdc.Field{{Name: "payload", Value: ev.ID}}
 	return ev, ok, err
 }
 

@@ -78,7 +78,7 @@ func entry(id string, pairs ...string) cdc.Entry {
 func outboxRow(pairs ...string) cdc.Event {
 	var ev cdc.Event
 	for i := 0; i < len(pairs); i += 2 {
-		ev.Fields = append(ev.Fields, cdc.Field{Name: pairs[i], Value: []byte(pairs[i+1])})
+		ev.Fields = append(ev.Fields, cdc.Field{Name: pairs[i], Value: pairs[i+1]})
 	}
 	return ev
 }

@@ -329,7 +329,7 @@ func (a *auditing) readStream(ctx context.Context, end string) error {
 func (a *auditing) keep(id string, v match.Values, flags byte) error {
 	ms, seq := splitID(id)
 	return a.stream.add(&record{
-		id: a.fields.ID(v), flags: flags, time: int64(ms), seq: seq, has: v.Has, hashes: hashes(a.fields, v),
+		id: []byte(a.fields.ID(v)), flags: flags, time: int64(ms), seq: seq, has: v.Has, hashes: hashes(a.fields, v),
 	})
 }
 
@@ -349,7 +349,7 @@ func (a *auditing) readRemains(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
-		id := string(a.fields.ID(v))
+		id := a.fields.ID(v)
 		return a.rows.Again(ctx, []string{id}, func(row Row) error {
 			a.remains.first, a.remains.firstCreated = id, row.Created
 			return nil

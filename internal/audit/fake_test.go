@@ -178,7 +178,7 @@ func summary(r *Report) string {
 func row(ms int64, id string, marked bool) Row {
 	return Row{
 		Event: cdc.Event{ID: id, Fields: []cdc.Field{
-			{Name: "kind", Value: []byte("sold")}, {Name: "outbox_id", Value: []byte(id)}, {Name: "payload", Value: []byte(`{"n": 1.0}`)},
+			{Name: "kind", Value: "sold"}, {Name: "outbox_id", Value: id}, {Name: "payload", Value: `{"n": 1.0}`},
 		}},
 		Marked: marked, Created: time.UnixMilli(base + ms).UTC(),
 	}

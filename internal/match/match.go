@@ -29,17 +29,17 @@ type Fields []Field
 type Values struct {
 	// Has is the set of the fields that are there: bit i for field i.
 	Has   uint64
-	texts [][]byte
+	texts []string
 }
 
 // OfEntry is false for an entry without our id field, which is none of ours.
 func (fs Fields) OfEntry(e cdc.Entry) (Values, bool) {
-	v := Values{texts: make([][]byte, len(fs))}
+	v := Values{texts: make([]string, len(fs))}
 	id := false
 	for i, f := range fs {
 		if text, ok := e.Values[f.Name]; ok {
 			v.Has |= 1 << i
-			v.texts[i] = []byte(text)
+			v.texts[i] = text
 			id = id || f.ID
 		}
 	}
@@ -48,7 +48,7 @@ func (fs Fields) OfEntry(e cdc.Entry) (Values, bool) {
 
 // OfRow is false for an event whose fields are not these, in their order.
 func (fs Fields) OfRow(ev cdc.Event) (Values, bool) {
-	v := Values{texts: make([][]byte, len(fs))}
+	v := Values{texts: make([]string, len(fs))}
 	i := 0
 	for _, f := range ev.Fields {
 		for i < len(fs) && fs[i].Name != f.Name {
@@ -63,14 +63,14 @@ func (fs Fields) OfRow(ev cdc.Event) (Values, bool) {
 	return v, true
 }
 
-// ID is the outbox id; nil where it is not among the values.
-func (fs Fields) ID(v Values) []byte {
+// ID is the outbox id; empty where it is not among the values.
+func (fs Fields) ID(v Values) string {
 	for i, f := range fs {
 		if f.ID && v.Has&(1<<i) != 0 {
 			return v.texts[i]
 		}
 	}
-	return nil
+	return ""
 }
 
 // Fingerprint is the hash of some fields.
@@ -87,7 +87,7 @@ func (fs Fields) Fingerprint(v Values, mask uint64) Fingerprint {
 		if mask&(1<<i) == 0 {
 			continue
 		}
-		text := v.texts[i]
+		text := []byte(v.texts[i])
 		if f.JSON {
 			text = canonicalJSON(text)
 		}
