@@ -191,7 +191,7 @@ func TestEntryThatRedisNeverTakes(t *testing.T) {
 	}
 	f.wantVersion(1)
 	f.wantIDs("1")
-	large[0].Fields[1].Value = make([]byte, 1<<20)
+	large[0].Fields[1].Value = string(make([]byte, 1<<20))
 	f.append(1, state(2, 20), large)
 }
 
@@ -206,7 +206,7 @@ func TestLargeValueOverASlowNetwork(t *testing.T) {
 	}
 	defer client.Close()
 	large := rows(2)
-	large[0].Fields[1].Value = make([]byte, 64<<20)
+	large[0].Fields[1].Value = string(make([]byte, 64<<20))
 	if err := client.Ping(t.Context()).Err(); err != nil { // it is connected now
 		t.Fatal(err)
 	}
