@@ -10,6 +10,7 @@ type Frame struct {
 	WALEnd         LSN       // of a keepalive: everything committed before it has been sent
 	ServerTime     time.Time // PostgreSQL's clock when it sent this
 	ReplyRequested bool
+	More           bool // the next one has come already
 }
 
 // Relation describes a table as pgoutput does before its first row and after

@@ -77,9 +77,10 @@ func batching() []allocs.Stage {
 				if i%perBatch != perBatch-1 && i != len(messages)-2 {
 					continue
 				}
-				b.items = d.queue.take(b.items[:0], rows, r.cfg.BatchBytes)
+				b.items = d.queue.take(b.items, rows, r.cfg.BatchBytes)
 				b.sort(false)
 				taken += len(b.events)
+				clear(b.items)
 			}
 			if taken != rows {
 				panic("rows are missing")

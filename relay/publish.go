@@ -70,27 +70,17 @@ func (s *streaming) publish(flight context.Context) error {
 		}
 		select {
 		case <-ready:
-			b.items = s.queue.take(b.items[:0], s.cfg.BatchRows, s.cfg.BatchBytes)
-			if err := s.append(flight, progress, &b); err != nil {
+			if err := s.next(flight, progress, &b); err != nil {
 				return err
 			}
-			if b.err != nil {
-				// What came before is marked and covered first.
-				close(s.published)
-				var row *RowError
-				if errors.As(b.err, &row) {
-					s.writer.current.Blocked = &row.Row
-				}
-				if err := s.finish(flight, flight, progress); err != nil {
-					return err
-				}
-				return b.err
-			}
-			clear(b.items)
-			clear(b.events)
 		case <-s.marks.space:
 		case <-stamp.C:
 			beat()
+			if ready != nil {
+				if err := s.next(flight, progress, &b); err != nil { // positions that were not announced
+					return err
+				}
+			}
 			if err := s.stamp(flight, progress); err != nil {
 				return err
 			}
@@ -117,10 +107,33 @@ func (s *streaming) publish(flight context.Context) error {
 	}
 }
 
+// next publishes what is in the queue, or a batch of it.
+func (s *streaming) next(flight context.Context, progress *cdc.Progress, b *batch) error {
+	b.items = s.queue.take(b.items, s.cfg.BatchRows, s.cfg.BatchBytes)
+	if err := s.append(flight, progress, b); err != nil {
+		return err
+	}
+	if b.err == nil {
+		clear(b.items)
+		clear(b.events)
+		return nil
+	}
+	// What came before is marked and covered first.
+	close(s.published)
+	var row *RowError
+	if errors.As(b.err, &row) {
+		s.writer.current.Blocked = &row.Row
+	}
+	if err := s.finish(flight, flight, progress); err != nil {
+		return err
+	}
+	return b.err
+}
+
 // drain publishes what was received before a stop, up to a row that cannot be.
 func (s *streaming) drain(flight context.Context, progress *cdc.Progress, b *batch) error {
 	for {
-		b.items = s.queue.take(b.items[:0], s.cfg.BatchRows, s.cfg.BatchBytes)
+		b.items = s.queue.take(b.items, s.cfg.BatchRows, s.cfg.BatchBytes)
 		if len(b.items) == 0 {
 			return nil
 		}

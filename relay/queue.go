@@ -45,6 +45,7 @@ type queue struct {
 	mu    sync.Mutex
 	items []item
 	bytes int
+	news  bool // rows were pushed and not announced
 
 	ready chan struct{} // holds a token when items may be there
 	space chan struct{} // holds a token when the queue may have room again
@@ -54,8 +55,8 @@ func newQueue(limit int) *queue {
 	return &queue{limit: limit, ready: make(chan struct{}, 1), space: make(chan struct{}, 1)}
 }
 
-// push adds an item. Positions that follow each other with no row in between
-// are one.
+// push adds an item; announce tells the publisher. Positions that follow each
+// other with no row in between are one.
 func (q *queue) push(it item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -65,7 +66,19 @@ func (q *queue) push(it item) {
 		q.items = append(q.items, it)
 		q.bytes += it.size()
 	}
-	signal(q.ready)
+	q.news = q.news || it.kind != itemEnd
+}
+
+// announce tells the publisher of rows that were pushed. One that is told of
+// each alone would append them one by one. A position alone is no news: it is
+// taken when it can be covered, with the next stamp.
+func (q *queue) announce() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.news {
+		signal(q.ready)
+		q.news = false
+	}
 }
 
 // full reports whether the reader has to wait for space.
@@ -75,11 +88,13 @@ func (q *queue) full() bool {
 	return q.bytes >= q.limit
 }
 
-// take moves items into batch until it holds this many rows or bytes, and
-// leaves a token in ready if more are there.
+// take returns items until they are this many rows or bytes, and leaves a token
+// in ready if more are there. The batch before, which is over and cleared, gives
+// its memory.
 func (q *queue) take(batch []item, rows, bytes int) []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	batch = batch[:0]
 	n := 0
 	for n < len(q.items) && rows > 0 && bytes > 0 {
 		it := &q.items[n]
@@ -90,10 +105,12 @@ func (q *queue) take(batch []item, rows, bytes int) []item {
 		q.bytes -= it.size()
 		n++
 	}
-	batch = append(batch, q.items[:n]...)
-	clear(q.items[:n]) // the rows are the batch's now
-	q.items = q.items[n:]
-	if len(q.items) > 0 {
+	if n == len(q.items) {
+		batch, q.items = q.items, batch
+	} else {
+		batch = append(batch, q.items[:n]...)
+		clear(q.items[:n]) // the rows are the batch's now
+		q.items = q.items[n:]
 		signal(q.ready)
 	}
 	if q.bytes < q.limit {

@@ -120,6 +120,30 @@ func TestPositionsWithNoRowBetweenAreOne(t *testing.T) {
 	}
 }
 
+// The publisher is told of rows once they were announced, and of positions not at
+// all: what comes together is appended together.
+func TestPublisherHearsOfRowsTogether(t *testing.T) {
+	q := newQueue(1 << 20)
+	if q.push(row("a", 1)); token(q.ready) {
+		t.Error("told of a row before the one that came with it")
+	}
+	q.push(item{kind: itemSkip})
+	if q.announce(); !token(q.ready) || token(q.ready) {
+		t.Error("not told once of two rows")
+	}
+	q.push(end(5))
+	if q.announce(); token(q.ready) {
+		t.Error("told of a position alone")
+	}
+	if got := q.take(nil, 10, 10); len(got) != 3 {
+		t.Errorf("took %v, want two rows and what was not announced", got)
+	}
+	q.push(item{kind: itemFail})
+	if q.announce(); !token(q.ready) {
+		t.Error("not told of what stops the line")
+	}
+}
+
 func TestQueueKnowsItsOldestRow(t *testing.T) {
 	q := newQueue(1 << 20)
 	if !q.oldest().IsZero() {

@@ -14,6 +14,10 @@ import (
 
 // Timing of a streaming connection.
 const (
+	// lateAfter is the age of a commit, when it comes, from which on a millisecond
+	// more is nothing to those who wait for it. By PostgreSQL's clock alone, but for
+	// that of a standby's primary.
+	lateAfter   = 20 * time.Millisecond
 	stampEvery  = time.Second      // covered, and with it confirmed, moves this often
 	statusEvery = time.Second      // at most; less where wal_sender_timeout is short
 	peerTimeout = 20 * time.Second // a server that says nothing for so long is gone
@@ -212,14 +216,26 @@ func (s *streaming) read(flight context.Context) error {
 		}
 		heard = time.Now()
 		s.heardAt.note(heard)
-		if frame.ReplyRequested {
-			next = time.Time{}
+		dec.heard = heard
+		// What has come together goes on together: bounded by what is read at once.
+		for until := next; ok; frame, ok, err = s.conn.Receive(until) {
+			if err := dec.frame(frame); err != nil {
+				// Whatever came before it is published first.
+				s.queue.push(item{kind: itemFail, err: err})
+				failed = true
+			}
+			if frame.ReplyRequested {
+				next = time.Time{}
+			}
+			if failed || !frame.More {
+				break
+			}
 		}
-		if err := dec.frame(frame); err != nil {
-			// Whatever came before it is published first.
-			s.queue.push(item{kind: itemFail, err: err})
-			failed = true
+		if err != nil {
+			return err
 		}
+		s.queue.announce()
+		s.conn.Gather(dec.late)
 	}
 }
 
@@ -252,6 +268,8 @@ type decoding struct {
 	*streaming
 	ctx      context.Context // of the connection
 	decoder  *cdc.Decoder
+	heard    time.Time // when the frame came
+	late     bool      // a millisecond more is nothing to the open transaction, or the last one
 	received cdc.LSN
 	since    time.Time // about when the open transaction was committed, on our clock
 	held     []cdc.Mark
@@ -261,6 +279,7 @@ type decoding struct {
 // frame takes one message off the connection.
 func (d *decoding) frame(f cdc.Frame) error {
 	if f.Keepalive {
+		d.late = false // nothing waited to be sent
 		if d.decoder.InTransaction() {
 			return nil // it says nothing about the rows of this transaction
 		}
@@ -276,7 +295,8 @@ func (d *decoding) frame(f cdc.Frame) error {
 	}
 	switch m := message.(type) {
 	case *cdc.Begin:
-		d.since = time.Now().Add(-max(0, f.ServerTime.Sub(m.Commit.Time)))
+		age := max(0, f.ServerTime.Sub(m.Commit.Time))
+		d.since, d.late = d.heard.Add(-age), age > lateAfter
 		if err := d.resume.Begin(m.Commit); err != nil {
 			return otherHistory(err)
 		}
@@ -313,11 +333,14 @@ func (d *decoding) insert(in *cdc.Insert) error {
 	} else {
 		err = d.row(in)
 	}
-	var row *RowError
-	if err != nil && !errors.As(err, &row) {
-		return fmt.Errorf("the row %d of transaction %d at %s cannot be published: %w", in.Position.Ordinal, in.Commit.XID, in.Commit.LSN, err)
+	if err == nil {
+		return nil
 	}
-	return err
+	var row *RowError
+	if errors.As(err, &row) {
+		return err
+	}
+	return fmt.Errorf("the row %d of transaction %d at %s cannot be published: %w", in.Position.Ordinal, in.Commit.XID, in.Commit.LSN, err)
 }
 
 // row passes on a row that the stream lacks.

@@ -27,10 +27,11 @@ type Session struct {
 	askTimeout    time.Duration
 	lookEvery     time.Duration
 
-	repl   *pgconn.PgConn
-	wire   *wire           // below repl
-	here   *pgx.ConnConfig // leads to the server that repl has reached
-	stream *Stream
+	repl     *pgconn.PgConn
+	receiver *receiver       // what repl reads through
+	wire     *wire           // below repl
+	here     *pgx.ConnConfig // leads to the server that repl has reached
+	stream   *Stream
 
 	mu       sync.Mutex // for the connection below: one question at a time
 	ordinary *ordinary

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/stagedoor/walrelay/cdc"
 	"github.com/stagedoor/walrelay/internal/pg"
@@ -85,6 +87,10 @@ func (s *Session) open(ctx context.Context) error {
 func (s *Session) connect(ctx context.Context) error {
 	wire, cfg := newWire(s.cfg.Conn)
 	s.wire = wire
+	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+		s.receiver = newReceiver(r) // the last one is that of the connection that was made
+		return pgproto3.NewFrontend(s.receiver, w)
+	}
 	conn, err := pg.ConnectReplication(ctx, s.cfg.Newest.Only(cfg))
 	if errors.Is(err, pg.ErrOlder) {
 		conn, err = pg.ConnectReplication(ctx, cfg) // better than none: it tells who it is

@@ -1,0 +1,126 @@
+package slot
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"time"
+)
+
+const (
+	// receiveBytes is how much is read at once: hundreds of rows of the usual
+	// size.
+	receiveBytes = 64 << 10
+	// gatherFor is how long a gathering receiver lets messages come together, and
+	// gatherBytes how many of them make that needless.
+	gatherFor   = time.Millisecond
+	gatherBytes = 16 << 10
+
+	// headerBytes are a message's type and length.
+	headerBytes = 5
+)
+
+// receiver reads what the server sends, many messages at a time where they have
+// come. The driver, which makes the connection and starts the stream, reads
+// through it, and is never given more than the message it is at, so that the
+// stream can go on from there without it: a message costs the driver several
+// calls and a copy, and a row of its own transaction is three messages.
+//
+// https://www.postgresql.org/docs/current/protocol-message-formats.html
+type receiver struct {
+	from io.Reader
+
+	// buf[next:end] was read and not given out. Invariant: where driver is not
+	// zero, that many bytes from next on belong to a message that the driver has
+	// begun to read.
+	buf       []byte
+	next, end int
+	driver    int
+
+	gather bool // wait a moment before reading: more comes soon, and nobody waits for it
+	last   int  // bytes of the last read
+}
+
+func newReceiver(from io.Reader) *receiver {
+	return &receiver{from: from, buf: make([]byte, receiveBytes)}
+}
+
+// Read is the driver's. It ends where a message does.
+func (r *receiver) Read(p []byte) (int, error) {
+	if r.driver == 0 {
+		if err := r.fill(headerBytes); err != nil {
+			return 0, err
+		}
+		r.driver = max(headerBytes, r.size()) // what is wrong with a length is the driver's to say
+	}
+	if err := r.fill(1); err != nil {
+		return 0, err
+	}
+	n := copy(p, r.buf[r.next:min(r.end, r.next+r.driver)])
+	r.next += n
+	r.driver -= n
+	return n, nil
+}
+
+// size is that of the message at next, whose header is there.
+func (r *receiver) size() int {
+	return 1 + int(binary.BigEndian.Uint32(r.buf[r.next+1:]))
+}
+
+// fill has at least n bytes from next on in the buffer. After an error it goes on
+// where it was.
+func (r *receiver) fill(n int) error {
+	if r.next == r.end {
+		r.next, r.end = 0, 0
+		if len(r.buf) > receiveBytes && n <= receiveBytes {
+			r.buf = make([]byte, receiveBytes) // one message was larger
+		}
+	}
+	if r.next+n > len(r.buf) {
+		buf := r.buf
+		if n > len(buf) {
+			buf = make([]byte, n)
+		}
+		r.next, r.end = 0, copy(buf, r.buf[r.next:r.end])
+		r.buf = buf
+	}
+	for r.end-r.next < n {
+		if r.gather && r.last < gatherBytes {
+			time.Sleep(gatherFor)
+		}
+		read, err := r.from.Read(r.buf[r.end:])
+		r.end += read
+		r.last = read
+		if read == 0 && err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// message returns the next message: its type, and the rest, which is valid until
+// the next call.
+func (r *receiver) message() (kind byte, body []byte, err error) {
+	if err := r.fill(headerBytes); err != nil {
+		return 0, nil, err
+	}
+	size := r.size()
+	if size < headerBytes || size > maxMessageBytes {
+		return 0, nil, fmt.Errorf("the stream holds a message of type %q and length %d", r.buf[r.next], size-1)
+	}
+	if err := r.fill(size); err != nil {
+		return 0, nil, err
+	}
+	kind, body = r.buf[r.next], r.buf[r.next+headerBytes:r.next+size]
+	r.next += size
+	return kind, body, nil
+}
+
+// more reports whether another whole message has come already.
+func (r *receiver) more() bool {
+	return r.end-r.next >= headerBytes && r.end-r.next >= r.size()
+}
+
+// maxMessageBytes bounds what a header can make us allocate. PostgreSQL's own
+// bound of what it builds in memory is 1 GiB.
+const maxMessageBytes = 1<<30 + 1<<10
