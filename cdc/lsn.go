@@ -2,6 +2,7 @@ package cdc
 
 import (
 	"fmt"
+	"math/bits"
 	"strconv"
 	"strings"
 )
@@ -12,8 +13,18 @@ import (
 type LSN uint64
 
 // String prints the LSN as PostgreSQL does, such as 0/16B3748.
-func (l LSN) String() string {
-	return fmt.Sprintf("%X/%X", uint32(l>>32), uint32(l))
+func (l LSN) String() string { return string(l.append(make([]byte, 0, 17))) }
+
+func (l LSN) append(b []byte) []byte {
+	return appendHex(append(appendHex(b, uint32(l>>32)), '/'), uint32(l))
+}
+
+// appendHex appends a number as PostgreSQL spells it, in capital letters.
+func appendHex(b []byte, n uint32) []byte {
+	for shift := max(0, bits.Len32(n)-1) &^ 3; shift >= 0; shift -= 4 {
+		b = append(b, "0123456789ABCDEF"[n>>shift&0xF])
+	}
+	return b
 }
 
 // ParseLSN reads PostgreSQL's spelling of an LSN, such as 0/16B3748.

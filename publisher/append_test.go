@@ -242,7 +242,7 @@ func TestAppendRefusedChangesNothing(t *testing.T) {
 			want:  "NOREPLICAS",
 		},
 	}
-	for _, command := range []string{"hmget", "type", "hset", "xadd"} {
+	for _, command := range []string{"hmget", "xinfo", "hset", "xadd"} {
 		refusals["no permission for "+command] = refusal{
 			cause: do("acl", "setuser", "default", "-"+command),
 			mend:  do("acl", "setuser", "default", "+"+command),

@@ -4,15 +4,13 @@ import (
 	"context"
 	_ "embed"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/stagedoor/walrelay/cdc"
 )
 
 //go:embed publish.lua
 var publishSource string
 
-var publishScript = redis.NewScript(publishSource)
+var publishScript = newScript(publishSource)
 
 // Publish appends events to the first stream, in order, all or none, without a
 // checkpoint: for a poller, whose checkpoint are the marks in the table. Where
@@ -20,25 +18,22 @@ var publishScript = redis.NewScript(publishSource)
 //
 // An error leaves open whether they were appended.
 func (p *Publisher) Publish(ctx context.Context, events []cdc.Event) (refused string, err error) {
-	size := 0
-	args := make([]any, 0, 1+8*len(events))
-	args = append(args, p.maxLen)
-	for _, ev := range events {
-		args = append(args, 2*len(ev.Fields))
-		for _, f := range ev.Fields {
-			args = append(args, f.Name, f.Value)
-			size += len(f.Name) + len(f.Value)
-		}
+	if why := tooWide(events); why != "" {
+		return why, nil
 	}
-	reply, err := publishScript.Run(ctx, p.patient(size), p.streams[:1], args...).Slice()
+	c := newCall(1)
+	defer c.free()
+	c.add(p.streams[0], p.maxLen)
+	size := c.addEvents(events, 1)
+	reply, err := c.run(ctx, p.patient(size), publishScript)
 	if why := refusal(err); why != "" {
 		return why, nil
 	}
 	if err != nil {
 		return "", explain(err)
 	}
-	res, err := parseReply(reply)
-	return res.Refused, err
+	_, err = parseReply(reply)
+	return "", err
 }
 
 // Answers is nil while Redis does.

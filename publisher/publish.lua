@@ -2,10 +2,11 @@
 -- no checkpoint.
 --
 -- KEYS: the stream.
--- ARGV: its maximal length (0: never trim), then the entries: number of strings,
---       names and values.
--- Returns {1}: done; {3, text}: the entries are not taken, however often that is
---         tried.
+-- ARGV: its maximal length (0: never trim), then the entries in runs of the same
+--       names, as in append.lua: index of the stream in KEYS, number of entries,
+--       number of strings of an entry, names and values of the first entry, then
+--       the values alone of each of the others.
+-- Returns {1}: done.
 --
 -- As in append.lua: what can be known to fail is looked at before the first
 -- write, and an entry that is refused takes everything back.
@@ -14,12 +15,10 @@ local function fail(reply, command)
   return { err = reply.err .. ' [while running ' .. command .. ']' }
 end
 
+local call = redis.pcall
 local stream = KEYS[1]
 
--- Lua's stack holds 8000 values; beyond that a script ends in the middle.
-local most = 4000
-
-local kind = redis.pcall('TYPE', stream)
+local kind = call('TYPE', stream)
 if kind.err then
   return fail(kind, 'TYPE')
 end
@@ -27,32 +26,37 @@ if kind.ok ~= 'none' and kind.ok ~= 'stream' then
   return { err = 'WRONGTYPE the key ' .. stream .. ' holds a ' .. kind.ok .. ', not a stream' }
 end
 
-local at = 2
-while at <= #ARGV do
-  local strings = tonumber(ARGV[at])
-  if strings > most then
-    return { 3, 'an entry has ' .. strings / 2 .. ' fields, and at most ' .. most / 2 .. ' can be appended' }
-  end
-  at = at + 1 + strings
-end
-
-local added = {}
-at = 2
-while at <= #ARGV do
-  local final = at + tonumber(ARGV[at])
-  local id
-  if tonumber(ARGV[1]) > 0 then
-    id = redis.pcall('XADD', stream, 'MAXLEN', '~', ARGV[1], '*', unpack(ARGV, at + 1, final))
+local added, n = {}, 0
+local trim = ARGV[1] ~= '0'
+local at, args = 2, #ARGV
+while at <= args do
+  local count, strings = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local command
+  at = at + 3
+  if trim then
+    command = { 'XADD', stream, 'MAXLEN', '~', ARGV[1], '*', unpack(ARGV, at, at + strings - 1) }
   else
-    id = redis.pcall('XADD', stream, '*', unpack(ARGV, at + 1, final))
+    command = { 'XADD', stream, '*', unpack(ARGV, at, at + strings - 1) }
   end
-  if type(id) == 'table' then
-    for _, one in ipairs(added) do
-      redis.pcall('XDEL', stream, one)
+  at = at + strings
+  local size = #command
+  local first = size - strings + 2 -- the place of the first value
+  for entry = 1, count do
+    if entry > 1 then
+      for j = first, size, 2 do
+        command[j] = ARGV[at]
+        at = at + 1
+      end
     end
-    return fail(id, 'XADD')
+    local id = call(unpack(command, 1, size))
+    if type(id) == 'table' then
+      for i = 1, n do
+        call('XDEL', stream, added[i])
+      end
+      return fail(id, 'XADD')
+    end
+    n = n + 1
+    added[n] = id
   end
-  added[#added + 1] = id
-  at = final + 1
 end
 return { 1 }

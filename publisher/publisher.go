@@ -35,6 +35,8 @@ import (
 //go:embed append.lua
 var appendSource string
 
+var appendScript = newScript(appendSource)
+
 // The time-outs of a connection: a Redis that is frozen is noticed after
 // ioTimeout.
 const (
@@ -83,7 +85,6 @@ func Key(systemID, database, slot string) string {
 // Publisher appends to streams.
 type Publisher struct {
 	client  redis.UniversalClient
-	script  *redis.Script
 	streams []string
 	maxLen  int64
 }
@@ -91,7 +92,7 @@ type Publisher struct {
 // New returns a Publisher for these streams. An append trims its stream to
 // about maxLen entries; 0 never trims.
 func New(client redis.UniversalClient, maxLen int64, streams ...string) *Publisher {
-	return &Publisher{client: client, script: redis.NewScript(appendSource), streams: streams, maxLen: maxLen}
+	return &Publisher{client: client, streams: streams, maxLen: maxLen}
 }
 
 // Append replaces the checkpoint by next, if its version is the expected one,
@@ -101,40 +102,42 @@ func New(client redis.UniversalClient, maxLen int64, streams ...string) *Publish
 //
 // An error leaves open whether it was done: repeat it with the same arguments.
 func (p *Publisher) Append(ctx context.Context, key string, expected cdc.Version, next cdc.Checkpoint, events []cdc.Event) (cdc.AppendResult, error) {
-	document, err := json.Marshal(next)
-	if err != nil {
+	if why := tooWide(events); why != "" {
+		return cdc.AppendResult{Refused: why}, nil
+	}
+	settled, dead := 0, 0
+	for i := range events {
+		if events[i].SkipAsked {
+			settled++
+		}
+		if events[i].Dead {
+			dead = 1
+		}
+	}
+	c := newCall(1 + len(p.streams) + dead)
+	defer c.free()
+	var err error
+	if c.document, err = next.AppendJSON(c.document[:0]); err != nil {
 		return cdc.AppendResult{}, err
 	}
-	keys := append([]string{key}, p.streams...)
-	args := make([]any, 0, 7+2*len(next.LastIDs)+8*len(events))
-	args = append(args, expected.String(), next.Version.String(), document, p.maxLen, len(next.LastIDs), len(p.streams))
-	var settled []any
-	for _, ev := range events {
-		if ev.SkipAsked {
-			settled = append(settled, skipPrefix+ev.ID)
-		}
+	c.add(key)
+	for i := range p.streams {
+		c.add(&p.streams[i])
 	}
-	args = append(args, len(settled))
+	if dead > 0 { // declared only where it is used: a user needs no right to it before
+		c.add(cdc.DeadStream(p.streams[0]))
+	}
+	c.add(expected.String(), next.Version.String(), c.document, p.maxLen, len(next.LastIDs), len(p.streams), settled)
 	for stream, id := range next.LastIDs {
-		args = append(args, stream, id)
+		c.add(stream, id)
 	}
-	args = append(args, settled...)
-	size := 0
-	for _, ev := range events {
-		stream := 1
-		if ev.Dead {
-			stream = 1 + len(p.streams)
-			if len(keys) == stream { // declared only where it is used: a user needs no right to it before
-				keys = append(keys, cdc.DeadStream(p.streams[0]))
-			}
-		}
-		args = append(args, stream, 2*len(ev.Fields))
-		for _, f := range ev.Fields {
-			args = append(args, f.Name, f.Value)
-			size += len(f.Name) + len(f.Value)
+	for i := range events {
+		if events[i].SkipAsked {
+			c.add(skipPrefix + events[i].ID)
 		}
 	}
-	reply, err := p.script.Run(ctx, p.patient(size), keys, args...).Slice()
+	size := c.addEvents(events, 1+len(p.streams))
+	reply, err := c.run(ctx, p.patient(size), appendScript)
 	if why := refusal(err); why != "" {
 		return cdc.AppendResult{Refused: why}, nil
 	}
@@ -146,7 +149,7 @@ func (p *Publisher) Append(ctx context.Context, key string, expected cdc.Version
 
 // patient is the client for a command of that many bytes. A value can take
 // longer to Redis than a Redis that is well may take to answer.
-func (p *Publisher) patient(bytes int) redis.Scripter {
+func (p *Publisher) patient(bytes int) redis.UniversalClient {
 	client, ok := p.client.(*redis.Client)
 	if !ok || bytes <= quickBytes {
 		return p.client
@@ -171,8 +174,6 @@ func parseReply(reply []any) (cdc.AppendResult, error) {
 		return cdc.AppendResult{Held: held}, err
 	case ok && code == 2 && len(reply) == 2:
 		return cdc.AppendResult{MissingStream: fmt.Sprint(reply[1])}, nil
-	case ok && code == 3 && len(reply) == 2:
-		return cdc.AppendResult{Refused: fmt.Sprint(reply[1])}, nil
 	}
 	return cdc.AppendResult{}, fmt.Errorf("the append script answered %v", reply)
 }
