@@ -209,7 +209,10 @@ func (l *lap) done(ctx context.Context) (bool, error) {
 	if !ok || !l.contender.marks {
 		return true, nil
 	}
-	marked, err := relay.Metric(ctx, "walrelay_marked_total")
+	marked, err := relay.Metric(ctx, "walrelay_marked_rows_total")
+	if errors.Is(err, relayprocess.ErrNoMetric) {
+		return false, err
+	}
 	if err != nil {
 		return false, ctx.Err() // it is busy; that it has ended is noticed elsewhere
 	}

@@ -228,7 +228,10 @@ func (r *Relay) Role(ctx context.Context) string {
 	return health.Role
 }
 
-// Metric is the value of a metric without labels.
+// ErrNoMetric says that the relay answers, and has no metric of that name.
+var ErrNoMetric = errors.New("walrelay has no such metric")
+
+// Metric is the value of a metric without labels, or an [ErrNoMetric].
 func (r *Relay) Metric(ctx context.Context, name string) (float64, error) {
 	_, body, err := r.get(ctx, r.MetricsURL())
 	if err != nil {
@@ -239,7 +242,7 @@ func (r *Relay) Metric(ctx context.Context, name string) (float64, error) {
 			return strconv.ParseFloat(strings.TrimSpace(value), 64)
 		}
 	}
-	return 0, fmt.Errorf("walrelay has no metric %s", name)
+	return 0, fmt.Errorf("%w: %s", ErrNoMetric, name)
 }
 
 // LogTail is the end of the log, to go behind an error.
