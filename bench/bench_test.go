@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 // A drain of three kinds of contenders: one that throws the log away, one without
-// a database, and the relay. All there are, some on servers of their own, take
+// a database, and the relay with marks, on a server of its own. All there are take
 // longer.
 func TestDrainHasWhatItMeasured(t *testing.T) {
 	t.Parallel()
@@ -40,7 +40,7 @@ func TestDrainHasWhatItMeasured(t *testing.T) {
 	b := &bench{
 		options: options{
 			pairs: 1, scale: 1, cut: patience, walrelay: binary,
-			only: []string{keyLimit, keyPipeline, keyRun},
+			only: []string{keyLimit, keyPipeline, keyMarks},
 		},
 		progress: progress.New(out), report: &report{Scale: 1, Pairs: 1},
 	}
