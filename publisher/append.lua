@@ -37,10 +37,6 @@ local requests = last_ids + 2 * ARGV[5]
 local entries = requests + ARGV[7]
 local args = #ARGV
 
-local function fail(reply, command)
-  return { err = reply.err .. ' [while running ' .. command .. ']' }
-end
-
 -- Each stream's fields of the checkpoint are at 2 * i and 2 * i + 1 in here, and
 -- their values two places before that in what is held, i being its place in KEYS.
 local wanted = { 'HMGET', checkpoint, 'version' }
@@ -50,12 +46,12 @@ for i = 2, 1 + streams do
 end
 local held = call(unpack(wanted))
 if held.err then
-  return fail(held, 'HMGET')
+  return { err = held.err .. ' [while running HMGET]' }
 end
 if (held[1] or '') ~= ARGV[1] then
   local all = call('HGETALL', checkpoint)
   if all.err then
-    return fail(all, 'HGETALL')
+    return { err = all.err .. ' [while running HGETALL]' }
   end
   return { 0, all }
 end
@@ -69,24 +65,6 @@ if last_ids < requests then
   end
 end
 
--- Whether an id is below another: of digits that no number here holds.
-local function below(a, b)
-  local am, as = a:match('^(%d+)-(%d+)$')
-  local bm, bs = b:match('^(%d+)-(%d+)$')
-  if am ~= bm then
-    return #am < #bm or (#am == #bm and am < bm)
-  end
-  return #as < #bs or (#as == #bs and as < bs)
-end
-
-local function not_a_stream(key, reply, command)
-  local kind = call('TYPE', key)
-  if kind.err or kind.ok == 'stream' then
-    return fail(reply, command)
-  end
-  return { err = 'WRONGTYPE the key ' .. key .. ' holds a ' .. kind.ok .. ', not a stream' }
-end
-
 local had = {} -- entries ever added to a stream; Redis 7 tells
 for i = 2, 1 + streams do
   local stream = KEYS[i]
@@ -94,7 +72,11 @@ for i = 2, 1 + streams do
   local info = call('XINFO', 'STREAM', stream)
   if info.err then
     if not info.err:find('no such key', 1, true) then
-      return not_a_stream(stream, info, 'XINFO')
+      local kind = call('TYPE', stream)
+      if kind.err or kind.ok == 'stream' then
+        return { err = info.err .. ' [while running XINFO]' }
+      end
+      return { err = 'WRONGTYPE the key ' .. stream .. ' holds a ' .. kind.ok .. ', not a stream' }
     end
     if ours and not (given and given[stream] == '') then
       return { 2, stream }
@@ -111,19 +93,30 @@ for i = 2, 1 + streams do
         break -- comes after it
       end
     end
-    if ours and not (given and given[stream]) and
-      (last ~= ours and below(last, ours) or had[i] and had[i] < (held[2 * i - 1] or 0) + 0) then
-      return { 2, stream }
+    if ours and not (given and given[stream]) then
+      if had[i] and had[i] < (held[2 * i - 1] or 0) + 0 then
+        return { 2, stream }
+      end
+      if last ~= ours then -- whether it is below: of digits that no number here holds
+        local am, as = last:match('^(%d+)-(%d+)$')
+        local bm, bs = ours:match('^(%d+)-(%d+)$')
+        if am == bm then
+          am, bm = as, bs
+        end
+        if #am < #bm or (#am == #bm and am < bm) then
+          return { 2, stream }
+        end
+      end
     end
   end
 end
 for i = 2 + streams, #KEYS do
   local kind = call('TYPE', KEYS[i])
   if kind.err then
-    return fail(kind, 'TYPE')
+    return { err = kind.err .. ' [while running TYPE]' }
   end
   if kind.ok ~= 'none' and kind.ok ~= 'stream' then
-    return not_a_stream(KEYS[i], kind, 'TYPE')
+    return { err = 'WRONGTYPE the key ' .. KEYS[i] .. ' holds a ' .. kind.ok .. ', not a stream' }
   end
 end
 
@@ -134,7 +127,7 @@ else
   written = call('HSET', checkpoint, 'version', ARGV[2], 'checkpoint', ARGV[3])
 end
 if type(written) == 'table' then
-  return fail(written, 'HSET')
+  return { err = written.err .. ' [while running HSET]' }
 elseif args < last_ids then
   return { 1 }
 end
@@ -150,7 +143,7 @@ local function take_back(reply, command)
   else
     redis.call('DEL', checkpoint)
   end
-  return fail(reply, command)
+  return { err = reply.err .. ' [while running ' .. command .. ']' }
 end
 
 local last = {}
@@ -197,10 +190,7 @@ for i = requests, entries - 1 do
 end
 
 local rest = { 'HSET', checkpoint, 'checkpoint', ARGV[3] }
-local function note(stream, id, number)
-  local k = #rest
-  rest[k + 1], rest[k + 2], rest[k + 3], rest[k + 4] = 'last:' .. stream, id, 'added:' .. stream, number or 0
-end
+local k = 4
 for i = last_ids, requests - 1, 2 do
   local stream, id = ARGV[i], ARGV[i + 1]
   if id ~= '' then
@@ -210,7 +200,8 @@ for i = last_ids, requests - 1, 2 do
         number = had[j]
       end
     end
-    note(stream, id, number)
+    rest[k + 1], rest[k + 2], rest[k + 3], rest[k + 4] = 'last:' .. stream, id, 'added:' .. stream, number or 0
+    k = k + 4
   elseif held[1] then
     -- A checkpoint that is new has nothing to forget. One that is not can be
     -- taken back by the command that wrote it.
@@ -221,7 +212,8 @@ for i = last_ids, requests - 1, 2 do
   end
 end
 for i, id in pairs(last) do
-  note(KEYS[i], id, had[i])
+  rest[k + 1], rest[k + 2], rest[k + 3], rest[k + 4] = wanted[2 * i], id, wanted[2 * i + 1], had[i] or 0
+  k = k + 4
 end
 redis.call(unpack(rest))
 return { 1 }

@@ -27,7 +27,7 @@ var remedies = []struct {
 }{
 	{"WRONGTYPE", true, "move the key away (RENAME), or choose another stream with --stream"},
 	{"NOPERM", true, "allow the Redis user the commands and keys that walrelay needs: ACL SETUSER … ~STREAM ~STREAM:dead ~walrelay:* " + commands},
-	{"can't run this command", true, "allow the Redis user the command that the script needs: ACL SETUSER … +hmget +hgetall +hset +hdel +del +type +xadd +xdel"},
+	{"can't run this command", true, "allow the Redis user the command that the script needs: ACL SETUSER … +hmget +hgetall +hset +hdel +del +type +xadd +xdel +xinfo|stream"},
 	{"can't access at least one of the keys", true, "allow the Redis user the stream, its dead stream and the checkpoint: ACL SETUSER … ~STREAM ~STREAM:dead ~walrelay:*"},
 	{"NOAUTH", true, "put the password into --redis, as in redis://:PASSWORD@HOST:PORT/DB"},
 	{"WRONGPASS", true, "correct the user and password in --redis"},
