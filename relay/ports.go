@@ -62,9 +62,6 @@ type SlotMaker interface {
 type Stream interface {
 	// Receive waits for the next message until the deadline; false then.
 	Receive(deadline time.Time) (cdc.Frame, bool, error)
-	// Gather says whether messages come late in any case: then it is better to
-	// receive many at a time than each at once.
-	Gather(on bool)
 	// Status reports how far this connection has come. A confirmed LSN of zero
 	// reports no flush at all.
 	Status(received, confirmed cdc.LSN, askReply bool) error

@@ -118,8 +118,7 @@ func (f *flow) Receive(deadline time.Time) (cdc.Frame, bool, error) {
 	}
 }
 
-// Status, Gather, Interrupt and Close implement Stream.
-func (f *flow) Gather(bool)                         {}
+// Status, Interrupt and Close implement Stream.
 func (f *flow) Status(cdc.LSN, cdc.LSN, bool) error { return nil }
 func (f *flow) Interrupt()                          { f.once.Do(func() { close(f.interrupted) }) }
 func (f *flow) Close()                              {}

@@ -14,10 +14,6 @@ import (
 
 // Timing of a streaming connection.
 const (
-	// lateAfter is the age of a commit, when it comes, from which on a millisecond
-	// more is nothing to those who wait for it. By PostgreSQL's clock alone, but for
-	// that of a standby's primary.
-	lateAfter   = 20 * time.Millisecond
 	stampEvery  = time.Second      // covered, and with it confirmed, moves this often
 	statusEvery = time.Second      // at most; less where wal_sender_timeout is short
 	peerTimeout = 20 * time.Second // a server that says nothing for so long is gone
@@ -235,7 +231,6 @@ func (s *streaming) read(flight context.Context) error {
 			return err
 		}
 		s.queue.announce()
-		s.conn.Gather(dec.late)
 	}
 }
 
@@ -269,7 +264,6 @@ type decoding struct {
 	ctx      context.Context // of the connection
 	decoder  *cdc.Decoder
 	heard    time.Time // when the frame came
-	late     bool      // a millisecond more is nothing to the open transaction, or the last one
 	received cdc.LSN
 	since    time.Time // about when the open transaction was committed, on our clock
 	held     []cdc.Mark
@@ -279,7 +273,6 @@ type decoding struct {
 // frame takes one message off the connection.
 func (d *decoding) frame(f cdc.Frame) error {
 	if f.Keepalive {
-		d.late = false // nothing waited to be sent
 		if d.decoder.InTransaction() {
 			return nil // it says nothing about the rows of this transaction
 		}
@@ -295,8 +288,7 @@ func (d *decoding) frame(f cdc.Frame) error {
 	}
 	switch m := message.(type) {
 	case *cdc.Begin:
-		age := max(0, f.ServerTime.Sub(m.Commit.Time))
-		d.since, d.late = d.heard.Add(-age), age > lateAfter
+		d.since = d.heard.Add(-max(0, f.ServerTime.Sub(m.Commit.Time)))
 		if err := d.resume.Begin(m.Commit); err != nil {
 			return otherHistory(err)
 		}

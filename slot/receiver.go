@@ -4,18 +4,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"time"
 )
 
 const (
 	// receiveBytes is how much is read at once: hundreds of rows of the usual
 	// size.
 	receiveBytes = 64 << 10
-	// gatherFor is how long a gathering receiver lets messages come together, and
-	// gatherBytes how many of them make that needless.
-	gatherFor   = time.Millisecond
-	gatherBytes = 16 << 10
-
 	// headerBytes are a message's type and length.
 	headerBytes = 5
 )
@@ -36,9 +30,6 @@ type receiver struct {
 	buf       []byte
 	next, end int
 	driver    int
-
-	gather bool // wait a moment before reading: more comes soon, and nobody waits for it
-	last   int  // bytes of the last read
 }
 
 func newReceiver(from io.Reader) *receiver {
@@ -85,12 +76,8 @@ func (r *receiver) fill(n int) error {
 		r.buf = buf
 	}
 	for r.end-r.next < n {
-		if r.gather && r.last < gatherBytes {
-			time.Sleep(gatherFor)
-		}
 		read, err := r.from.Read(r.buf[r.end:])
 		r.end += read
-		r.last = read
 		if read == 0 && err != nil {
 			return err
 		}

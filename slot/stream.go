@@ -175,11 +175,6 @@ func (st *Stream) other(kind byte, body []byte) error {
 	return fmt.Errorf("the stream of slot %q holds a message of the type %q", st.slot, kind)
 }
 
-// Gather says whether messages come late in any case, as those of a backlog do.
-// Then Receive lets some come together before it reads them, for a millisecond,
-// where there are few: it wakes less often, and so does the server.
-func (st *Stream) Gather(on bool) { st.receiver.gather = on }
-
 // parseFrame reads what a CopyData message carries.
 func parseFrame(data []byte) (cdc.Frame, error) {
 	switch {
