@@ -291,12 +291,18 @@ func TestUsage(t *testing.T) {
 		"-cut 1ms":              "1s or more",
 		"-part drain,everthing": `no part "everthing"`,
 		"-only run,fast":        `no contender "fast"`,
+		"-only direct":          "of latency alone",
+		"-rates 10,0":           "from 1 to 100000",
 		"-fast":                 "-help",
 		"now":                   "flags only",
 	} {
 		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: says %v, want %q", args, err, want)
 		}
+	}
+	l, err := parse(strings.Fields("-part latency -only run,direct -rates 5,7"), io.Discard)
+	if err != nil || len(l.rates) != 2 || l.rates[1] != 7 || !(&bench{options: l}).wants(keyDirect) || (&bench{options: l}).wants(keyPoll) {
+		t.Errorf("%+v, %v", l, err)
 	}
 	o, err := parse(strings.Fields("-part latency,drain -only run"), io.Discard)
 	if err != nil || len(o.parts) != 1+len(shapes()) || len((&bench{options: o}).chosen()) != 1 {

@@ -18,9 +18,6 @@ import (
 	"github.com/stagedoor/walrelay/internal/testservers"
 )
 
-// latencyRates are the transactions a second at which latency is measured.
-var latencyRates = []int{10, 100, 500, 1000}
-
 // latency is how long rows took from their commit to a consumer.
 type latency struct {
 	Seconds int           `json:"seconds"` // of writing, in each run
@@ -81,7 +78,7 @@ func (b *bench) measureLatency(ctx context.Context) (l *latency, err error) {
 	if err != nil {
 		return nil, err
 	}
-	all := carriers()
+	all := slices.DeleteFunc(carriers(), func(c *carrier) bool { return !b.wants(c.key) })
 	for _, c := range all {
 		if err := w.createDatabase(ctx, pg, c.db()); err != nil {
 			return nil, err
@@ -99,7 +96,7 @@ func (b *bench) measureLatency(ctx context.Context) (l *latency, err error) {
 	// flatter whoever is compared with the faster of the contenders.
 	defer debug.SetGCPercent(debug.SetGCPercent(1000))
 	l = &latency{Seconds: max(1, int(float64(b.seconds)*b.scale))}
-	for _, rate := range latencyRates {
+	for _, rate := range b.rates {
 		pooled := map[string][]time.Duration{}
 		for pair := range b.pairs {
 			for i := range all {

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -27,7 +28,8 @@ import (
 // options is the command line.
 type options struct {
 	parts    []string
-	only     []string // keys of contenders of the drains; none for all
+	only     []string // keys of contenders of drains and latency; none for all
+	rates    []int    // of latency, in transactions a second
 	pairs    int
 	scale    float64
 	cut      time.Duration
@@ -106,11 +108,12 @@ func run(args []string, stdout io.Writer, stderr *os.File) int {
 // parse reads the command line. Its error says what is allowed.
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
-	var parts, only, from string
+	var parts, only, from, rates string
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // errors are printed once, by run
 	flags.StringVar(&parts, "part", "all", "`parts` to measure, with commas: "+strings.Join(partNames(), ", ")+";\ndrain is all of the drains, all is everything")
-	flags.StringVar(&only, "only", "", "`contenders` of the drains, with commas: "+strings.Join(contenderKeys(), ", "))
+	flags.StringVar(&only, "only", "", "`contenders` of drains and latency, with commas: "+strings.Join(allKeys(), ", "))
+	flags.StringVar(&rates, "rates", "10,100,500,1000", "`transactions` a second of latency, with commas, each 1 to 100000")
 	flags.IntVar(&o.pairs, "pairs", 5, "how often everything is measured, one after the other, 1 to 100;\nfewer than five are no result")
 	flags.Float64Var(&o.scale, "scale", 1, "fraction of the rows and seconds, 0.0001 to 1")
 	flags.DurationVar(&o.cut, "cut", 12*time.Second, "how long a slow contender may take; its rate is then that of what it had done")
@@ -148,10 +151,21 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if only != "" {
 		o.only = strings.Split(only, ",")
 	}
-	for _, key := range o.only {
-		if !slices.Contains(contenderKeys(), key) {
-			return o, fmt.Errorf("-only: there is no contender %q, but %s", key, strings.Join(contenderKeys(), ", "))
+	for rate := range strings.SplitSeq(rates, ",") {
+		n, err := strconv.Atoi(rate)
+		if err != nil || n < 1 || n > 100_000 {
+			return o, fmt.Errorf("-rates: %q is not a number from 1 to 100000", rate)
 		}
+		o.rates = append(o.rates, n)
+	}
+	for _, key := range o.only {
+		if !slices.Contains(allKeys(), key) {
+			return o, fmt.Errorf("-only: there is no contender %q, but %s", key, strings.Join(allKeys(), ", "))
+		}
+	}
+	drains := slices.ContainsFunc(o.parts, func(name string) bool { return strings.HasPrefix(name, drainPrefix) })
+	if b := (&bench{options: o}); drains && len(b.chosen()) == 0 {
+		return o, fmt.Errorf("-only: %s is a contender of latency alone", keyDirect)
 	}
 	return o, nil
 }
@@ -165,11 +179,15 @@ func contenderKeys() []string {
 	return keys
 }
 
+// allKeys has the one of latency alone, too.
+func allKeys() []string { return append(contenderKeys(), keyDirect) }
+
+// wants reports whether a contender is to be measured.
+func (b *bench) wants(key string) bool { return len(b.only) == 0 || slices.Contains(b.only, key) }
+
 // chosen are the contenders of the drains that are to be measured.
 func (b *bench) chosen() []contender {
-	return slices.DeleteFunc(contenders(), func(c contender) bool {
-		return len(b.only) > 0 && !slices.Contains(b.only, c.key)
-	})
+	return slices.DeleteFunc(contenders(), func(c contender) bool { return !b.wants(c.key) })
 }
 
 // part is what can be measured alone, within ten minutes.

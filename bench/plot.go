@@ -49,7 +49,7 @@ func (r *report) charts() []chart {
 // charts are one a rate. The bar is the p50, and what reaches beyond it the p99.
 func (l *latency) charts() []chart {
 	var all []chart
-	for _, rate := range latencyRates {
+	for _, rate := range l.rates() {
 		c := chart{title: fmt.Sprintf("Latency at %s transactions/s in ms: p50, and the line to p99", grouped(int64(rate))), log: true}
 		for _, carrier := range carriers() {
 			for _, r := range l.Pooled {

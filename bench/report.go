@@ -122,6 +122,17 @@ func (d *drain) keys() []string {
 	return slices.DeleteFunc(contenderKeys(), func(key string) bool { return d.each(key, (*drainRun).rate).N == 0 })
 }
 
+// rates are those that were measured, in their order.
+func (l *latency) rates() []int {
+	var all []int
+	for _, r := range l.Pooled {
+		if !slices.Contains(all, r.Rate) {
+			all = append(all, r.Rate)
+		}
+	}
+	return all
+}
+
 // against compares two contenders of the latency at a rate.
 func (l *latency) against(key, base string, rate int, of func(*latencyRun) float64) spread {
 	is := func(key string) func(*latencyRun) bool {
@@ -206,7 +217,7 @@ func (l *latency) table() table {
 	t := table{title: fmt.Sprintf("Latency in ms, from the commit's return to the entry's arrival at a blocked XREAD; %d s a run", l.Seconds)}
 	t.line("transactions/s", "", "rows", "achieved", "p50", "p99", "p99.9", "max", "p50 of XADD's", "p99 of XADD's", "p50 of poll's")
 	ms := func(us float64) string { return digits(us / 1000) }
-	for _, rate := range latencyRates {
+	for _, rate := range l.rates() {
 		for _, c := range carriers() {
 			for _, r := range l.Pooled {
 				if r.Rate != rate || r.Contender != c.key {
