@@ -100,6 +100,10 @@
 // the end the reader stops reading. All three end together: on an error the rest
 // is thrown away, since the slot delivers it again.
 //
+// A row that comes alone is appended at once. While one batch is on its way
+// the next gathers in the queue, and rows that are late anyway, those of a backlog,
+// wait a few milliseconds for more: an append costs as much as dozens of rows.
+//
 // # Who is authoritative
 //
 //	who may stream            PostgreSQL: a slot has one reader
