@@ -140,14 +140,17 @@ func (t *Table) nullID() error {
 
 // entry copies a row.
 func (t *Table) entry(b *binding, values []cdc.Value) cdc.Event {
-	fields := b.shelf.room(len(b.fields))
 	size := 0
-	for n, i := range b.fields {
-		if i < 0 || values[i].Null {
-			continue
+	for _, i := range b.fields {
+		if i >= 0 {
+			size += len(values[i].Text)
 		}
-		size += len(values[i].Text)
-		fields = append(fields, cdc.Field{Name: t.fields[n].Name, Value: b.shelf.value(values[i].Text)})
+	}
+	fields := b.shelf.room(len(b.fields), size)
+	for n, i := range b.fields {
+		if i >= 0 && !values[i].Null {
+			fields = append(fields, cdc.Field{Name: t.fields[n].Name, Value: b.shelf.value(values[i].Text)})
+		}
 	}
 	id := b.shelf.id(values[b.id].Text)
 	ev := cdc.Event{

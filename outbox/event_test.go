@@ -3,6 +3,8 @@ package outbox
 import (
 	"errors"
 	"log/slog"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stagedoor/walrelay/cdc"
@@ -104,6 +106,42 @@ func TestRowsShareAllocations(t *testing.T) {
 	if n > 0 {
 		t.Errorf("%v allocations a row, want one for many", n)
 	}
+}
+
+// Memory is shared by small rows alone: a large one that is over leaves nothing
+// behind, whatever else came beside it and is still in use.
+func TestLargeRowsAreNotHeldOnTo(t *testing.T) {
+	table := newTable(DefaultMapping())
+	small := rowOf(public, "id", "7", "kind", "k", "payload", "{}")
+	large := rowOf(public, "id", "8", "kind", "k", "payload", strings.Repeat("x", 1<<20))
+	large.Relation = small.Relation
+	before := heapInUse()
+	var kept []cdc.Event
+	for range 50 {
+		for _, in := range []*cdc.Insert{small, large} {
+			ev, _, err := table.Event(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if in == small {
+				kept = append(kept, ev)
+			}
+		}
+	}
+	if grown := heapInUse() - before; grown > 1<<20 {
+		t.Errorf("%d bytes are in use after 50 rows of a mebibyte that nothing needs any more", grown)
+	}
+	runtime.KeepAlive(kept)
+	runtime.KeepAlive(table)
+}
+
+// heapInUse is in bytes.
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC() // what the first one finds a finalizer of, or in a pool
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
 }
 
 func TestEventStopsAtWhatCannotBePublished(t *testing.T) {

@@ -18,7 +18,8 @@ const (
 // collected a board at a time, when nothing on it is in use any more.
 //
 // Ids have boards of their own: they are remembered for longer than their rows,
-// and would hold on to all that stands beside them.
+// and would hold on to all that stands beside them. What is large stands alone:
+// hundreds of rows share a board, and each holds on to all the others.
 type shelf struct {
 	values, ids board
 	fields      []cdc.Field // what is left of the board
@@ -31,9 +32,12 @@ func (s *shelf) value(text []byte) string { return s.values.keep(text, valueBoar
 
 func (s *shelf) id(text []byte) string { return s.ids.keep(text, idBoard) }
 
+// large is from how many bytes on something stands alone, on a board of this size.
+func large(board int) int { return board / 8 }
+
 // keep copies a text. A board has so many bytes.
 func (b *board) keep(text []byte, size int) string {
-	if len(text) > size/8 {
+	if len(text) > large(size) {
 		return string(text)
 	}
 	if b.b == nil || b.b.Cap()-b.b.Len() < len(text) {
@@ -46,8 +50,12 @@ func (b *board) keep(text []byte, size int) string {
 	return b.b.String()[start:]
 }
 
-// room is a slice without fields that can take so many.
-func (s *shelf) room(fields int) []cdc.Field {
+// room is a slice without fields that can take so many, whose values will have so
+// many bytes.
+func (s *shelf) room(fields, bytes int) []cdc.Field {
+	if bytes > large(valueBoard) {
+		return make([]cdc.Field, 0, fields)
+	}
 	if len(s.fields) < fields {
 		s.fields = make([]cdc.Field, max(fields, fieldBoard))
 	}
