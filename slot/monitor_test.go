@@ -303,7 +303,7 @@ func TestMonitorOutlivesEverything(t *testing.T) {
 	cfg := w.cfg
 	cfg.Conn = w.parse("host=127.0.0.1 port=" + itoa(proxy.Port()) + " user=postgres sslmode=disable connect_timeout=1 dbname=" + w.value(`SELECT current_database()`))
 	m := NewMonitor(cfg, w.source().log)
-	m.timeout = 300 * time.Millisecond
+	m.timeout = 2 * time.Second // far more than a look takes on a busy machine
 	seen := w.watch(m, nil, nil)
 	away := func(s Sample) bool { return s.Err != nil }
 	seen.until("it watches", works)
