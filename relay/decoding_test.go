@@ -149,6 +149,34 @@ func (s *script) want(rows int, want string) {
 	}
 }
 
+// What is read after a row of a backlog may wait for more; what comes to readers
+// who wait for it, or makes no entry, is read at once.
+func TestRowsOfABacklogAreReadTogether(t *testing.T) {
+	for name, tt := range map[string]struct {
+		age  time.Duration
+		id   string
+		late bool
+	}{
+		"a row of a backlog":        {time.Minute, "a", true},
+		"a row that has just come":  {lateAfter / 2, "a", false},
+		"a clock that is behind":    {-time.Minute, "a", false},
+		"an old row of no interest": {time.Minute, "none of ours", false},
+	} {
+		s := newScript(t, cdc.Checkpoint{}, 0, 0)
+		frame := s.sent
+		s.sent = func(f cdc.Frame) error {
+			s.d.heard = time.Now()
+			f.ServerTime = moment(100).Add(tt.age)
+			return frame(f)
+		}
+		s.ok(s.relation())
+		s.ok(s.transaction(100, tt.id))
+		if s.d.late != tt.late {
+			t.Errorf("%s: more is gathered: %v", name, s.d.late)
+		}
+	}
+}
+
 // A keepalive says that everything before it was sent, not that it was
 // published: it waits behind the rows that came before it.
 func TestKeepaliveBehindQueuedRowsConfirmsNothing(t *testing.T) {

@@ -60,6 +60,8 @@ type SlotMaker interface {
 // Stream is a replication connection that streams. One goroutine owns it, but
 // for Interrupt and Close.
 type Stream interface {
+	// Gather waits until so many bytes have come, or the deadline.
+	Gather(bytes int, deadline time.Time) error
 	// Receive waits for the next message until the deadline; false then.
 	Receive(deadline time.Time) (cdc.Frame, bool, error)
 	// Status reports how far this connection has come. A confirmed LSN of zero

@@ -9,15 +9,6 @@ import (
 	"github.com/stagedoor/walrelay/cdc"
 )
 
-const (
-	// lateAfter is the age of a row from which on a moment more is nothing to
-	// those who wait for it: it is of a backlog.
-	lateAfter = 20 * time.Millisecond
-	// linger is that moment. An append costs Redis and the relay as much as dozens
-	// of rows.
-	linger = 5 * time.Millisecond
-)
-
 // batch is what one write appends, and what it leads to.
 type batch struct {
 	items []item
@@ -118,9 +109,6 @@ func (s *streaming) publish(flight context.Context) error {
 
 // next publishes what is in the queue, or a batch of it.
 func (s *streaming) next(flight context.Context, progress *cdc.Progress, b *batch) error {
-	if s.queue.late(lateAfter, s.cfg.BatchRows/2) && !sleep(flight, linger) {
-		return context.Cause(flight)
-	}
 	b.items = s.queue.take(b.items, s.cfg.BatchRows, s.cfg.BatchBytes)
 	if err := s.append(flight, progress, b); err != nil {
 		return err

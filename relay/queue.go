@@ -119,25 +119,11 @@ func (q *queue) take(batch []item, rows, bytes int) []item {
 	return batch
 }
 
-// late reports whether the oldest row is older than that and few are there.
-func (q *queue) late(age time.Duration, few int) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	// Beside each row there can be the end of its transaction.
-	oldest := q.oldestRow()
-	return len(q.items) < 2*few && q.bytes < q.limit/2 && !oldest.IsZero() && time.Since(oldest) > age
-}
-
 // oldest is about when the oldest row in the queue was committed; zero when
 // there is none.
 func (q *queue) oldest() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.oldestRow()
-}
-
-// oldestRow is oldest for who holds mu.
-func (q *queue) oldestRow() time.Time {
 	for i := range q.items {
 		if q.items[i].kind == itemRow {
 			return q.items[i].since

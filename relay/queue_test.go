@@ -144,35 +144,6 @@ func TestPublisherHearsOfRowsTogether(t *testing.T) {
 	}
 }
 
-// Rows wait for more only where there are few of them, and late.
-func TestOnlyFewAndLateRowsWaitForMore(t *testing.T) {
-	at := func(age time.Duration) item {
-		it := row("a", 1)
-		it.since = time.Now().Add(-age)
-		return it
-	}
-	for name, test := range map[string]struct {
-		items []item
-		late  bool
-	}{
-		"nothing":                   {nil, false},
-		"a position":                {[]item{end(1)}, false},
-		"a row that has just come":  {[]item{end(1), at(0)}, false},
-		"a row of a backlog":        {[]item{end(1), at(time.Hour)}, true},
-		"behind it one that is not": {[]item{at(time.Hour), end(1), at(0)}, true},
-		"many of a backlog":         {[]item{at(time.Hour), end(1), at(time.Hour), end(2), at(time.Hour), end(3)}, false},
-		"one that is large":         {[]item{func() item { it := at(time.Hour); it.ev.Bytes = 1 << 20; return it }()}, false},
-	} {
-		q := newQueue(1 << 20)
-		for _, it := range test.items {
-			q.push(it)
-		}
-		if got := q.late(time.Minute, 3); got != test.late {
-			t.Errorf("%s: late is %v", name, got)
-		}
-	}
-}
-
 func TestQueueKnowsItsOldestRow(t *testing.T) {
 	q := newQueue(1 << 20)
 	if !q.oldest().IsZero() {

@@ -98,6 +98,9 @@ type flow struct {
 	once               sync.Once
 }
 
+// Gather implements Stream.
+func (f *flow) Gather(int, time.Time) error { return nil }
+
 // Receive implements Stream.
 func (f *flow) Receive(deadline time.Time) (cdc.Frame, bool, error) {
 	f.since = append(f.since, f.r.Status())

@@ -19,6 +19,13 @@ const (
 	peerTimeout = 20 * time.Second // a server that says nothing for so long is gone
 )
 
+// Reading a backlog, where a moment more is nothing to those who wait.
+const (
+	lateAfter   = 20 * time.Millisecond // the age of a row that is of a backlog
+	linger      = 5 * time.Millisecond  // for how long what comes is gathered
+	gatherBytes = 32 << 10              // and how much
+)
+
 // streaming is one streaming connection and the three goroutines around it:
 //
 //	reader     owns the connection: receives, decodes, sends status
@@ -197,6 +204,16 @@ func (s *streaming) read(flight context.Context) error {
 			heard = time.Now()
 			continue
 		}
+		if dec.late {
+			dec.late = false
+			until := time.Now().Add(linger)
+			if next.Before(until) {
+				until = next
+			}
+			if err := s.conn.Gather(gatherBytes, until); err != nil {
+				return err
+			}
+		}
 		frame, ok, err := s.conn.Receive(next)
 		if err != nil {
 			return err
@@ -266,6 +283,7 @@ type decoding struct {
 	heard    time.Time // when the frame came
 	received cdc.LSN
 	since    time.Time // about when the open transaction was committed, on our clock
+	late     bool      // a row came that is of a backlog
 	held     []cdc.Mark
 	heldSize int
 }
@@ -362,6 +380,7 @@ func (d *decoding) row(in *cdc.Insert) error {
 		return err
 	}
 	d.queue.push(item{kind: itemRow, ev: ev, since: d.since})
+	d.late = d.late || d.heard.Sub(d.since) > lateAfter
 	return nil
 }
 

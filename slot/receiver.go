@@ -85,6 +85,10 @@ func (r *receiver) fill(n int) error {
 	return nil
 }
 
+// gather reads until n bytes are there, which fit into the buffer, or reading
+// ends, for which message has the reason.
+func (r *receiver) gather(n int) { _ = r.fill(n) }
+
 // message returns the next message: its type, and the rest, which is valid until
 // the next call.
 func (r *receiver) message() (kind byte, body []byte, err error) {

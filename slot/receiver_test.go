@@ -56,10 +56,11 @@ func patiently(read func() error) error {
 // the driver gets its messages whole and none of the next, and the stream those
 // that follow.
 func FuzzReceiver(f *testing.F) {
-	f.Add([]byte("driver"), []byte("stream"), []byte{0, 6, 200}, uint8(3))
-	f.Add(bytes.Repeat([]byte("x"), receiveBytes), bytes.Repeat([]byte("y"), 3*receiveBytes), []byte{255}, uint8(255))
-	f.Add([]byte{}, []byte{}, []byte{}, uint8(0))
-	f.Fuzz(func(t *testing.T, first, second, pieces []byte, window uint8) {
+	f.Add([]byte("driver"), []byte("stream"), []byte{0, 6, 200}, uint8(3), uint16(0))
+	f.Add(bytes.Repeat([]byte("x"), receiveBytes), bytes.Repeat([]byte("y"), 3*receiveBytes), []byte{255}, uint8(255), uint16(5000))
+	f.Add([]byte("xyz"), bytes.Repeat([]byte("y"), 1000), []byte{7, 30}, uint8(255), uint16(900))
+	f.Add([]byte{}, []byte{}, []byte{}, uint8(0), uint16(1))
+	f.Fuzz(func(t *testing.T, first, second, pieces []byte, window uint8, together uint16) {
 		started := message('W', string(first))
 		var all []byte
 		all = append(all, started...)
@@ -81,6 +82,7 @@ func FuzzReceiver(f *testing.F) {
 		for _, want := range [][]byte{second, {}} {
 			var kind byte
 			var body []byte
+			r.gather(int(together)) // which a time-out cuts short
 			more := r.more()
 			reads := r.from.(*network).reads
 			if err := patiently(func() (err error) { kind, body, err = r.message(); return err }); err != nil {

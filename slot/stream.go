@@ -33,6 +33,7 @@ const (
 type Stream struct {
 	conn              *pgconn.PgConn
 	receiver          *receiver
+	lowWater          *lowWater
 	wire              *wire
 	slot, publication string
 	log               *slog.Logger
@@ -67,6 +68,7 @@ func (s *Session) Start(ctx context.Context) (*Stream, error) {
 	s.stream = &Stream{
 		conn:        s.repl,
 		receiver:    s.receiver,
+		lowWater:    newLowWater(s.repl.Conn()),
 		wire:        s.wire,
 		slot:        s.cfg.Slot,
 		publication: s.cfg.Publication,
@@ -107,6 +109,22 @@ func (s *Session) start(ctx context.Context, command string) error {
 	}
 }
 
+// Gather waits until so many bytes have come, or the deadline. What has come then
+// is Receive's to return; also the end of the stream is.
+func (st *Stream) Gather(bytes int, deadline time.Time) error {
+	if err := st.until(deadline); err != nil {
+		return err
+	}
+	if st.interrupted.Load() {
+		return nil
+	}
+	if err := st.lowWater.at(bytes); err != nil {
+		return st.streamError(err)
+	}
+	st.receiver.gather(bytes)
+	return nil
+}
+
 // Receive returns the next message. It returns ok = false when there was none
 // until the deadline, or when the stream was interrupted; a zero deadline waits
 // for ever. With a deadline that has passed it may return messages that had
@@ -116,11 +134,13 @@ func (s *Session) start(ctx context.Context, command string) error {
 // context would cost a goroutine's start for each message. A read that is cut
 // short in the middle of a message, also of a TLS record, goes on where it was.
 func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) {
-	if !deadline.Equal(st.deadline) {
-		if err := st.conn.Conn().SetReadDeadline(deadline); err != nil {
+	if err := st.until(deadline); err != nil {
+		return cdc.Frame{}, false, err
+	}
+	if !st.receiver.more() {
+		if err := st.lowWater.at(1); err != nil {
 			return cdc.Frame{}, false, st.streamError(err)
 		}
-		st.deadline = deadline
 	}
 	for {
 		// Invariant: looked at after the deadline was set. An Interrupt that
@@ -146,6 +166,18 @@ func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) 
 			return cdc.Frame{}, false, err
 		}
 	}
+}
+
+// until sets the deadline for reading.
+func (st *Stream) until(deadline time.Time) error {
+	if deadline.Equal(st.deadline) {
+		return nil
+	}
+	if err := st.conn.Conn().SetReadDeadline(deadline); err != nil {
+		return st.streamError(err)
+	}
+	st.deadline = deadline
+	return nil
 }
 
 // other takes a message that is no part of the flow. Its error ends the stream.
@@ -249,6 +281,9 @@ func (st *Stream) finish() {
 		return
 	}
 	if err := st.conn.Conn().SetDeadline(time.Now().Add(2 * closeTimeout)); err != nil {
+		return
+	}
+	if err := st.lowWater.at(1); err != nil { // the driver waits for each message
 		return
 	}
 	st.conn.Frontend().Send(&pgproto3.CopyDone{})

@@ -453,6 +453,60 @@ func TestParseFrame(t *testing.T) {
 	}
 }
 
+// Gathering ends when enough has come, with the deadline, with an interrupt and
+// with the stream, and whatever came by then is received as it would be without.
+func TestGather(t *testing.T) {
+	const enough = 32 << 10
+	for name, tt := range map[string]struct {
+		rows     int
+		deadline time.Duration
+		then     func(*world, *Session, *Stream)
+		ends     bool // the stream
+	}{
+		"enough has come":         {rows: 2000, deadline: soon},
+		"the deadline":            {rows: 3, deadline: 100 * time.Millisecond},
+		"the deadline has passed": {rows: 3, deadline: -time.Second},
+		"nothing comes":           {deadline: 50 * time.Millisecond},
+		"an interrupt":            {deadline: soon, then: func(_ *world, _ *Session, st *Stream) { st.Interrupt() }},
+		"the relay hangs up":      {deadline: soon, then: func(_ *world, _ *Session, st *Stream) { st.Close() }, ends: true},
+		"PostgreSQL ends the flow": {deadline: soon, ends: true, then: func(w *world, s *Session, _ *Stream) {
+			w.exec(`SELECT pg_terminate_backend(` + itoa(s.PID()) + `)`)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := onCommon(t)
+			s, st := w.stream()
+			if tt.rows > 0 {
+				w.exec(`INSERT INTO outbox (payload) SELECT 'x' FROM generate_series(1, ` + itoa(tt.rows) + `)`)
+			}
+			if tt.then != nil {
+				go tt.then(w, s, st)
+			}
+			begun := time.Now()
+			if err := st.Gather(enough, begun.Add(tt.deadline)); err != nil {
+				t.Fatal(err)
+			}
+			if tt.deadline == soon && time.Since(begun) >= soon {
+				t.Error("it took until the deadline")
+			}
+			if tt.ends {
+				if err := receiveError(t, st); !errors.Is(err, errHungUp) && !errors.Is(err, ErrShutdown) {
+					t.Error(err)
+				}
+				return
+			}
+			for range tt.rows {
+				receiveInsert(t, st)
+			}
+			if tt.then != nil {
+				if f, ok, err := st.Receive(time.Now().Add(soon)); ok || err != nil {
+					t.Errorf("received %+v, %v", f, err)
+				}
+			}
+		})
+	}
+}
+
 // A busy table sends many thousand messages a second.
 func TestMessageCostsNoMemory(t *testing.T) {
 	w := onCommon(t)

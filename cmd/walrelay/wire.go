@@ -65,6 +65,14 @@ func (s stream) Receive(deadline time.Time) (cdc.Frame, bool, error) {
 	return frame, ok, err
 }
 
+// Gather implements relay.Stream.
+func (s stream) Gather(bytes int, deadline time.Time) error {
+	if err := s.Stream.Gather(bytes, deadline); err != nil {
+		return lost(err)
+	}
+	return nil
+}
+
 // lost says of what kind of gap an error is that ends a stream.
 func lost(err error) error {
 	switch {
