@@ -5,12 +5,12 @@ import "time"
 // Frame is one message of the replication connection, around pgoutput's own.
 // It holds either WAL data or a keepalive.
 type Frame struct {
-	WAL            []byte // a pgoutput message, valid until the next receive; nil for a keepalive
+	WAL            []byte // a pgoutput message, valid until more is received; nil for a keepalive
 	Keepalive      bool
 	WALEnd         LSN       // of a keepalive: everything committed before it has been sent
 	ServerTime     time.Time // PostgreSQL's clock when it sent this
 	ReplyRequested bool
-	More           bool // the next one has come already
+	More           bool // the next frame has come already
 }
 
 // Relation describes a table as pgoutput does before its first row and after

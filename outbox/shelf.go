@@ -32,7 +32,7 @@ func (s *shelf) value(text []byte) string { return s.values.keep(text, valueBoar
 
 func (s *shelf) id(text []byte) string { return s.ids.keep(text, idBoard) }
 
-// large is from how many bytes on something stands alone, on a board of this size.
+// large is above how many bytes something stands alone, with a board of this size.
 func large(board int) int { return board / 8 }
 
 // keep copies a text. A board has so many bytes.

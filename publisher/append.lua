@@ -73,7 +73,7 @@ for i = 2, 1 + streams do
   if info.err then
     if not info.err:find('no such key', 1, true) then
       local kind = call('TYPE', stream)
-      if kind.err or kind.ok == 'stream' then
+      if kind.err or kind.ok == 'stream' or kind.ok == 'none' then
         return { err = info.err .. ' [while running XINFO]' }
       end
       return { err = 'WRONGTYPE the key ' .. stream .. ' holds a ' .. kind.ok .. ', not a stream' }

@@ -496,3 +496,14 @@ func TestForget(t *testing.T) {
 	}
 	f.wantIDs("1")
 }
+
+// Also where there is no stream yet, what is missing is the right to look.
+func TestWithoutTheRightToLookNoStreamIsBlamed(t *testing.T) {
+	t.Parallel()
+	f := setUp(t, testservers.RedisOptions{}, 0)
+	f.acl("~jobs ~walrelay:* " + strings.Replace(commands, "+xinfo|stream", "", 1))
+	_, err := f.as("jobs").Append(t.Context(), key, cdc.Version{}, state(1, 10), nil)
+	if err == nil || !strings.Contains(err.Error(), "running XINFO") || !strings.Contains(err.Error(), "ACL SETUSER") {
+		t.Errorf("it says %v", err)
+	}
+}

@@ -100,8 +100,8 @@
 // the end the reader stops reading. All three end together: on an error the rest
 // is thrown away, since the slot delivers it again.
 //
-// A row that comes alone is appended at once. While one batch is on its way
-// the next gathers in the queue. After rows that are late anyway, those of a backlog,
+// A row that comes alone is appended at once. While one batch is on its way the
+// next gathers in the queue. After rows that are late anyway, those of a backlog,
 // the reader sleeps until many have come, or for a few milliseconds: each of their
 // messages would wake it, and an append costs as much as dozens of rows.
 //

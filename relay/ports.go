@@ -60,14 +60,15 @@ type SlotMaker interface {
 // Stream is a replication connection that streams. One goroutine owns it, but
 // for Interrupt and Close.
 type Stream interface {
-	// Gather waits until so many bytes have come, or the deadline.
+	// Gather waits until at least so many bytes have come, or the deadline. It
+	// takes nothing: also the end of the stream is Receive's to tell.
 	Gather(bytes int, deadline time.Time) error
 	// Receive waits for the next message until the deadline; false then.
 	Receive(deadline time.Time) (cdc.Frame, bool, error)
 	// Status reports how far this connection has come. A confirmed LSN of zero
 	// reports no flush at all.
 	Status(received, confirmed cdc.LSN, askReply bool) error
-	// Interrupt ends the current Receive and all later ones at once.
+	// Interrupt ends the current Gather or Receive and all later ones at once.
 	Interrupt()
 	// Close hangs up.
 	Close()

@@ -14,12 +14,14 @@ import (
 type lowWater struct {
 	raw   syscall.RawConn
 	bytes int // as set
+	want  int
 	set   func(fd uintptr)
 	err   error
 }
 
-// newLowWater returns nil for a connection whose reader reads bytes that are not
-// the messages themselves: it would wait for the rest of a TLS record.
+// newLowWater returns nil for a connection that has no such mark, a Unix socket, and
+// for one whose reader reads bytes that are not the messages themselves: it would
+// wait for the rest of a TLS record.
 func newLowWater(conn net.Conn) *lowWater {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -31,7 +33,7 @@ func newLowWater(conn net.Conn) *lowWater {
 	}
 	l := &lowWater{raw: raw, bytes: 1}
 	l.set = func(fd uintptr) {
-		l.err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, l.bytes)
+		l.err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, l.want)
 	}
 	return l
 }
@@ -41,9 +43,12 @@ func (l *lowWater) at(bytes int) error {
 	if l == nil || l.bytes == bytes {
 		return nil
 	}
-	l.bytes = bytes
+	l.want = bytes
 	if err := l.raw.Control(l.set); err != nil {
 		return err
+	}
+	if l.err == nil {
+		l.bytes = bytes
 	}
 	return l.err
 }

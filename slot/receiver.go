@@ -2,8 +2,10 @@ package slot
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 )
 
 const (
@@ -30,10 +32,13 @@ type receiver struct {
 	buf       []byte
 	next, end int
 	driver    int
+	usual     []byte // buf, where no message is larger
+	err       error  // why no more can be read
 }
 
 func newReceiver(from io.Reader) *receiver {
-	return &receiver{from: from, buf: make([]byte, receiveBytes)}
+	usual := make([]byte, receiveBytes)
+	return &receiver{from: from, buf: usual, usual: usual}
 }
 
 // Read is the driver's. It ends where a message does.
@@ -64,7 +69,7 @@ func (r *receiver) fill(n int) error {
 	if r.next == r.end {
 		r.next, r.end = 0, 0
 		if len(r.buf) > receiveBytes && n <= receiveBytes {
-			r.buf = make([]byte, receiveBytes) // one message was larger
+			r.buf = r.usual // one message was larger
 		}
 	}
 	if r.next+n > len(r.buf) {
@@ -76,17 +81,23 @@ func (r *receiver) fill(n int) error {
 		r.buf = buf
 	}
 	for r.end-r.next < n {
+		if r.err != nil {
+			return r.err
+		}
 		read, err := r.from.Read(r.buf[r.end:])
 		r.end += read
 		if read == 0 && err != nil {
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				r.err = err // a socket may say it once
+			}
 			return err
 		}
 	}
 	return nil
 }
 
-// gather reads until n bytes are there, which fit into the buffer, or reading
-// ends, for which message has the reason.
+// gather reads until n bytes are there, at most receiveBytes, or reading ends, for
+// which message has the reason.
 func (r *receiver) gather(n int) { _ = r.fill(n) }
 
 // message returns the next message: its type, and the rest, which is valid until
@@ -107,10 +118,14 @@ func (r *receiver) message() (kind byte, body []byte, err error) {
 	return kind, body, nil
 }
 
-// more reports whether another whole message has come already.
+// more reports whether another frame of the stream (CopyData) has come already,
+// whole. Any other message is none: what follows it may not have come.
 func (r *receiver) more() bool {
-	return r.end-r.next >= headerBytes && r.end-r.next >= r.size()
+	return r.buffered() >= headerBytes && r.buf[r.next] == 'd' && r.buffered() >= r.size()
 }
+
+// buffered is how many bytes were read and not given out.
+func (r *receiver) buffered() int { return r.end - r.next }
 
 // maxMessageBytes bounds what a header can make us allocate. PostgreSQL's own
 // bound of what it builds in memory is 1 GiB.

@@ -28,7 +28,7 @@ const (
 	byteStatus    = 'r'
 )
 
-// Stream is the flow of a slot. Receive and Status belong to one goroutine,
+// Stream is the flow of a slot. Gather, Receive and Status belong to one goroutine,
 // Interrupt and Close may be called from any, at any time.
 type Stream struct {
 	conn              *pgconn.PgConn
@@ -109,18 +109,18 @@ func (s *Session) start(ctx context.Context, command string) error {
 	}
 }
 
-// Gather waits until so many bytes have come, or the deadline. What has come then
-// is Receive's to return; also the end of the stream is.
+// Gather waits until at least so many bytes have come, 64 KB at most, or the
+// deadline. It takes nothing: what has come is Receive's to return, and so is the
+// end of the stream.
 func (st *Stream) Gather(bytes int, deadline time.Time) error {
 	if err := st.until(deadline); err != nil {
 		return err
 	}
-	if st.interrupted.Load() {
+	missing := bytes - st.receiver.buffered()
+	if missing <= 0 || st.interrupted.Load() {
 		return nil
 	}
-	if err := st.lowWater.at(bytes); err != nil {
-		return st.streamError(err)
-	}
+	_ = st.lowWater.at(missing) // without the mark it is woken more often
 	st.receiver.gather(bytes)
 	return nil
 }
@@ -261,7 +261,8 @@ func (st *Stream) Status(received, confirmed cdc.LSN, askReply bool) error {
 	return nil
 }
 
-// Interrupt makes the current and every later Receive return with ok = false.
+// Interrupt ends the current and every later Gather, and makes Receive return with
+// ok = false.
 // Status still works, so that the last one can be sent.
 func (st *Stream) Interrupt() {
 	st.interrupted.Store(true)
