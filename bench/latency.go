@@ -138,6 +138,9 @@ func (w *world) latencyRun(ctx context.Context, pg *testservers.Postgres, c *car
 		if err := w.works(ctx, c.relay, c.role); err != nil {
 			return nil, nil, errors.Join(err, c.relay.Kill())
 		}
+		if err := w.caughtUp(ctx, pg, c.db()); err != nil {
+			return nil, nil, errors.Join(err, c.relay.Kill())
+		}
 	}
 	f := &flow{carrier: c, rate: rate, rows: rate * (warmSeconds + seconds), addr: w.redis.Addr()}
 	if err := f.run(ctx, func(ctx context.Context) (*pgx.Conn, error) { return w.connect(ctx, pg, c.db()) }); err != nil {

@@ -144,6 +144,26 @@ func (w *world) works(ctx context.Context, r *relayprocess.Relay, role string) e
 	})
 }
 
+// caughtUp waits until PostgreSQL has read, for all who stream, the log that there
+// is. A relay that was started anew has it read what all the runs before wrote since
+// the slot's restart_lsn, which a run of a few seconds hardly moves: rows that come
+// then wait behind that.
+func (w *world) caughtUp(ctx context.Context, pg *testservers.Postgres, db string) error {
+	conn, err := w.connect(ctx, pg, db)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var end string
+	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text").Scan(&end); err != nil {
+		return err
+	}
+	return w.await(ctx, "PostgreSQL to read the log of earlier runs", 20*time.Millisecond, func() (ok bool, err error) {
+		err = conn.QueryRow(ctx, "SELECT coalesce(bool_and(sent_lsn >= $1::text::pg_lsn), true) FROM pg_stat_replication", end).Scan(&ok)
+		return ok, err
+	})
+}
+
 // await waits until done says so.
 func (w *world) await(ctx context.Context, what string, every time.Duration, done func() (bool, error)) error {
 	deadline := time.Now().Add(patience)
