@@ -60,9 +60,10 @@ type SlotMaker interface {
 // Stream is a replication connection that streams. One goroutine owns it, but
 // for Interrupt and Close.
 type Stream interface {
-	// Gather waits until at least so many bytes have come, or the deadline. It
-	// takes nothing: also the end of the stream is Receive's to tell.
-	Gather(bytes int, deadline time.Time) error
+	// Gather waits until at least so many bytes have come, or the deadline, and
+	// returns how many have. It takes nothing: also the end of the stream is
+	// Receive's to tell.
+	Gather(bytes int, deadline time.Time) (int, error)
 	// Receive waits for the next message until the deadline; false then.
 	Receive(deadline time.Time) (cdc.Frame, bool, error)
 	// Status reports how far this connection has come. A confirmed LSN of zero

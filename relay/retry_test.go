@@ -96,10 +96,14 @@ type flow struct {
 	frames             chan cdc.Frame
 	ended, interrupted chan struct{}
 	once               sync.Once
+	gathers            int // how often it was asked to, in vain
 }
 
 // Gather implements Stream.
-func (f *flow) Gather(int, time.Time) error { return nil }
+func (f *flow) Gather(int, time.Time) (int, error) {
+	f.gathers++
+	return 0, nil
+}
 
 // Receive implements Stream.
 func (f *flow) Receive(deadline time.Time) (cdc.Frame, bool, error) {
@@ -131,6 +135,32 @@ func lasts(d time.Duration) func(*flow) {
 	return func(f *flow) {
 		f.frames <- cdc.Frame{Keepalive: true, WALEnd: 500}
 		time.AfterFunc(d, func() { close(f.ended) })
+	}
+}
+
+// Where gathering brings little, though the rows are late, messages are taken as
+// they come: a server whose segments wait for us to read would send a few rows in
+// each of the pauses.
+func TestNothingIsGatheredWhereLittleComes(t *testing.T) {
+	const rows, every = 100, 10 * time.Millisecond // a second
+	var conn *flow
+	a, _, _ := runAttempts(t, 3*time.Second, func(f *flow) {
+		conn = f
+		s := script{sent: func(frame cdc.Frame) error {
+			frame.ServerTime = time.Now().Add(time.Hour) // its rows were committed long ago
+			f.frames <- frame
+			return nil
+		}}
+		_ = s.relation()
+		for i := range rows {
+			time.AfterFunc(time.Duration(i+1)*every, func() { _ = s.transaction(cdc.LSN(100*(i+1)), "a") })
+		}
+	})
+	if n := a.r.Status().Published; n != rows {
+		t.Errorf("%d rows were published", n)
+	}
+	if most := 2 * (rows*int(every/time.Millisecond)/int(apartFor/time.Millisecond) + 1); conn.gathers == 0 || conn.gathers > most {
+		t.Errorf("gathered %d times, want at most %d times", conn.gathers, most)
 	}
 }
 

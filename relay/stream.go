@@ -21,9 +21,12 @@ const (
 
 // Reading a backlog, where a moment more is nothing to those who wait.
 const (
-	lateAfter   = 20 * time.Millisecond // the age of a row that is of a backlog
-	linger      = 5 * time.Millisecond  // for how long what comes is gathered
-	gatherBytes = 32 << 10              // and how much
+	lateAfter   = 100 * time.Millisecond // the age of a row that is of a backlog
+	linger      = 5 * time.Millisecond   // for how long what comes is gathered
+	gatherBytes = 32 << 10               // and how much
+	// apartFor is for how long messages are taken as they come where little was
+	// gathered: PostgreSQL has no more, or sends no more until we read.
+	apartFor = 100 * time.Millisecond
 )
 
 // streaming is one streaming connection and the three goroutines around it:
@@ -180,6 +183,8 @@ func (s *streaming) read(flight context.Context) error {
 	heard := time.Now()
 	next := heard // the first status goes out at once
 	failed := false
+	var apart time.Time // until when nothing is gathered
+	few := false        // little was gathered the last time
 	for {
 		if now := time.Now(); now.After(next) {
 			beat()
@@ -204,16 +209,21 @@ func (s *streaming) read(flight context.Context) error {
 			heard = time.Now()
 			continue
 		}
-		if dec.late {
-			dec.late = false
-			until := time.Now().Add(linger)
-			if next.Before(until) {
-				until = next
-			}
-			if err := s.conn.Gather(gatherBytes, until); err != nil {
+		if now := time.Now(); dec.late && now.After(apart) {
+			n, err := s.conn.Gather(gatherBytes, earlier(next, now.Add(linger)))
+			if err != nil {
 				return err
 			}
+			switch {
+			case n >= gatherBytes/4:
+				few = false
+			case !few: // what came meanwhile is still to be read
+				few = true
+			default:
+				few, apart = false, now.Add(apartFor)
+			}
 		}
+		dec.late = false
 		frame, ok, err := s.conn.Receive(next)
 		if err != nil {
 			return err
@@ -249,6 +259,14 @@ func (s *streaming) read(flight context.Context) error {
 		}
 		s.queue.announce()
 	}
+}
+
+// earlier is the earlier of two moments.
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // report sends a status update: how far this connection has come.

@@ -111,18 +111,20 @@ func (s *Session) start(ctx context.Context, command string) error {
 
 // Gather waits until at least so many bytes have come, 64 KB at most, or the
 // deadline. It takes nothing: what has come is Receive's to return, and so is the
-// end of the stream.
-func (st *Stream) Gather(bytes int, deadline time.Time) error {
+// end of the stream. It returns how many bytes are there.
+//
+// It must not be called again and again where few are. A server that sends small
+// messages one by one has as many segments under way as TCP's congestion window
+// allows, ten at least, which are three rows; the next ones go out when we have read.
+func (st *Stream) Gather(bytes int, deadline time.Time) (int, error) {
 	if err := st.until(deadline); err != nil {
-		return err
+		return 0, err
 	}
-	missing := bytes - st.receiver.buffered()
-	if missing <= 0 || st.interrupted.Load() {
-		return nil
+	if missing := bytes - st.receiver.buffered(); missing > 0 && !st.interrupted.Load() {
+		_ = st.lowWater.at(missing) // without the mark it is woken more often
+		st.receiver.gather(bytes)
 	}
-	_ = st.lowWater.at(missing) // without the mark it is woken more often
-	st.receiver.gather(bytes)
-	return nil
+	return st.receiver.buffered(), nil
 }
 
 // Receive returns the next message. It returns ok = false when there was none

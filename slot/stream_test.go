@@ -483,12 +483,15 @@ func TestGather(t *testing.T) {
 				go tt.then(w, s, st)
 			}
 			begun := time.Now()
-			err := st.Gather(enough, begun.Add(tt.deadline))
+			n, err := st.Gather(enough, begun.Add(tt.deadline))
 			if err != nil && !(tt.ends && errors.Is(err, errHungUp)) {
 				t.Fatal(err)
 			}
 			if tt.deadline == soon && time.Since(begun) >= soon {
 				t.Error("it took until the deadline")
+			}
+			if (n >= enough) != (tt.rows > 1000) {
+				t.Errorf("%d bytes were gathered", n)
 			}
 			if tt.ends {
 				if err := receiveError(t, st); !errors.Is(err, errHungUp) && !errors.Is(err, ErrShutdown) {

@@ -66,11 +66,12 @@ func (s stream) Receive(deadline time.Time) (cdc.Frame, bool, error) {
 }
 
 // Gather implements relay.Stream.
-func (s stream) Gather(bytes int, deadline time.Time) error {
-	if err := s.Stream.Gather(bytes, deadline); err != nil {
-		return lost(err)
+func (s stream) Gather(bytes int, deadline time.Time) (int, error) {
+	n, err := s.Stream.Gather(bytes, deadline)
+	if err != nil {
+		err = lost(err)
 	}
-	return nil
+	return n, err
 }
 
 // lost says of what kind of gap an error is that ends a stream.
