@@ -58,14 +58,19 @@ type carrier struct {
 func carriers() []*carrier {
 	return []*carrier{
 		{key: keyDirect, name: "XADD by the writer"},
-		{key: keyRun, name: nameOf(keyRun), args: []string{"run", "--mark", "none", "--slot", "run"}, role: "streaming"},
-		{key: keyMarks, name: nameOf(keyMarks), args: []string{"run", "--mark", "published-at", "--slot", "run_marks"}, role: "streaming"},
+		{key: keyRun, name: nameOf(keyRun), args: []string{"run", "--mark", "none", "--slot", "run", "--confirm-delay", confirmDelay}, role: "streaming"},
+		{key: keyMarks, name: nameOf(keyMarks), args: []string{"run", "--mark", "published-at", "--slot", "run_marks", "--confirm-delay", confirmDelay}, role: "streaming"},
 		{key: keyPoll, name: nameOf(keyPoll), args: []string{"poll"}, role: "polling"},
 	}
 }
 
 // db is the name of the contender's database, and of its slot.
 func (c *carrier) db() string { return strings.ReplaceAll(c.key, "-", "_") }
+
+// confirmDelay is shorter than a run. With that of five seconds a slot was never
+// confirmed, each start was given all rows of the runs before once more, and those
+// that were measured waited behind them.
+const confirmDelay = "1s"
 
 // measureLatency measures all contenders at all rates, pair by pair.
 func (b *bench) measureLatency(ctx context.Context) (l *latency, err error) {
