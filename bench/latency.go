@@ -67,9 +67,8 @@ func carriers() []*carrier {
 // db is the name of the contender's database, and of its slot.
 func (c *carrier) db() string { return strings.ReplaceAll(c.key, "-", "_") }
 
-// confirmDelay is shorter than a run. With that of five seconds a slot was never
-// confirmed, each start was given all rows of the runs before once more, and those
-// that were measured waited behind them.
+// confirmDelay is shorter than a run. With the usual five seconds no run confirms
+// its slot, and each start is given all rows of the runs before once more.
 const confirmDelay = "1s"
 
 // measureLatency measures all contenders at all rates, pair by pair.

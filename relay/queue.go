@@ -89,8 +89,7 @@ func (q *queue) full() bool {
 }
 
 // take returns items until they are this many rows or bytes, and leaves a token
-// in ready if more are there. The batch before, which is over, gives
-// its memory.
+// in ready if more are there. The batch before, which is over, gives its memory.
 func (q *queue) take(batch []item, rows, bytes int) []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -264,8 +264,7 @@ func (st *Stream) Status(received, confirmed cdc.LSN, askReply bool) error {
 }
 
 // Interrupt ends the current and every later Gather, and makes Receive return with
-// ok = false.
-// Status still works, so that the last one can be sent.
+// ok = false. Status still works, so that the last one can be sent.
 func (st *Stream) Interrupt() {
 	st.interrupted.Store(true)
 	// An error here means that the connection is closed, which ends Receive too.
