@@ -64,7 +64,8 @@ type Stream interface {
 	// returns how many have. It takes nothing: also the end of the stream is
 	// Receive's to tell.
 	Gather(bytes int, deadline time.Time) (int, error)
-	// Receive waits for the next message until the deadline; false then.
+	// Receive waits for the next message until the deadline; false then. Messages
+	// that belong to no row may be left until the next call after it.
 	Receive(deadline time.Time) (cdc.Frame, bool, error)
 	// Status reports how far this connection has come. A confirmed LSN of zero
 	// reports no flush at all.

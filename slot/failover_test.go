@@ -79,7 +79,7 @@ func TestSlotIsAFailoverSlotAtEveryStart(t *testing.T) {
 	}
 	s, st := w.stream()
 	for range 2 {
-		receive(t, st)
+		receiveKeepalive(t, st)
 		if got := w.value(`SELECT failover FROM pg_replication_slots`); got != "t" {
 			t.Error("the slot has no failover property")
 		}

@@ -120,7 +120,7 @@ func TestMonitorMeasuresBothLags(t *testing.T) {
 	if s.Slot.Name != "walrelay" || !s.Slot.Active || s.Slot.WALStatus != "reserved" || s.Slot.SafeWALSize == nil || *s.Slot.SafeWALSize <= 0 {
 		t.Errorf("the slot is %+v", s.Slot)
 	}
-	f := receive(t, st)
+	f := receiveKeepalive(t, st)
 	if err := st.Status(f.WALEnd, f.WALEnd, false); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestMonitorSeesTheSenderAndOtherSlots(t *testing.T) {
 	if s.Slot.Sender.Started.IsZero() || s.Slot.RetainedBytes >= s.Other.RetainedBytes {
 		t.Errorf("the slot is %+v beside %+v", s.Slot, s.Other)
 	}
-	f := receive(t, st)
+	f := receiveKeepalive(t, st)
 	if err := st.Status(f.WALEnd, f.WALEnd, false); err != nil {
 		t.Fatal(err)
 	}

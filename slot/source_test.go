@@ -126,10 +126,7 @@ func TestOpenRefusesSynchronous(t *testing.T) {
 	w.cfg.Conn = w.parse(w.as("", "application_name", "Relay-1"))
 	_, st := w.stream()
 	// Who has confirmed nothing counts as asynchronous.
-	f, _, err := st.Receive(time.Now().Add(soon))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := receiveKeepalive(t, st)
 	if err := st.Status(f.WALEnd, f.WALEnd, false); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,15 @@ const (
 	byteWAL       = 'w'
 	byteKeepalive = 'k'
 	byteStatus    = 'r'
+
+	byteBegin  = 'B' // the first of what a WAL message carries
+	byteCommit = 'C'
 )
+
+// leastTransaction is the size of the smallest transaction with a row, in bytes:
+// Begin, an Insert of one empty value, and Commit, each of them with the header of a
+// WAL message.
+const leastTransaction = 51 + 43 + 56
 
 // Stream is the flow of a slot. Gather, Receive and Status belong to one goroutine,
 // Interrupt and Close may be called from any, at any time.
@@ -38,6 +46,7 @@ type Stream struct {
 	slot, publication string
 	log               *slog.Logger
 
+	open        bool      // a transaction has begun whose end was not received
 	deadline    time.Time // for reading, as set on the connection
 	ended       bool      // the server is gone
 	interrupted atomic.Bool
@@ -132,6 +141,11 @@ func (st *Stream) Gather(bytes int, deadline time.Time) (int, error) {
 // for ever. With a deadline that has passed it may return messages that had
 // arrived already, or none.
 //
+// Between two transactions it may leave messages without a row until the first call
+// after the deadline: PostgreSQL sends a keepalive before and after most
+// transactions, and the Begin by itself, and waking us for each would keep it from
+// sending the row.
+//
 // The deadline is set on the connection, which the driver does not notice: a
 // context would cost a goroutine's start for each message. A read that is cut
 // short in the middle of a message, also of a TLS record, goes on where it was.
@@ -140,7 +154,7 @@ func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) 
 		return cdc.Frame{}, false, err
 	}
 	if !st.receiver.more() {
-		if err := st.lowWater.at(1); err != nil {
+		if err := st.lowWater.at(st.least()); err != nil {
 			return cdc.Frame{}, false, st.streamError(err)
 		}
 	}
@@ -161,6 +175,9 @@ func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) 
 		}
 		if kind == 'd' { // CopyData
 			f, err := parseFrame(body)
+			if len(f.WAL) > 0 && (f.WAL[0] == byteBegin || f.WAL[0] == byteCommit) {
+				st.open = f.WAL[0] == byteBegin
+			}
 			f.More = st.receiver.more()
 			return f, err == nil, err
 		}
@@ -168,6 +185,18 @@ func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) 
 			return cdc.Frame{}, false, err
 		}
 	}
+}
+
+// least is how many bytes there must be to wake us. Fewer are read by a call that
+// finds them there.
+//
+// Invariant: where it is more than one, nothing of a transaction was read, so that
+// whole it has as many.
+func (st *Stream) least() int {
+	if st.open || st.receiver.buffered() > 0 {
+		return 1
+	}
+	return leastTransaction
 }
 
 // until sets the deadline for reading.

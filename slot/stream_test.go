@@ -4,13 +4,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"go.uber.org/goleak"
 
 	"github.com/stagedoor/walrelay/cdc"
@@ -26,6 +31,25 @@ func receive(t *testing.T, st *Stream) cdc.Frame {
 		t.Fatalf("received nothing (%v)", err)
 	}
 	return f
+}
+
+// patience is until when a keepalive may be left, as with a relay.
+const patience = 50 * time.Millisecond
+
+// receiveKeepalive returns the next keepalive.
+func receiveKeepalive(t *testing.T, st *Stream) cdc.Frame {
+	t.Helper()
+	for until := time.Now().Add(soon); time.Now().Before(until); {
+		f, _, err := st.Receive(time.Now().Add(patience))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Keepalive {
+			return f
+		}
+	}
+	t.Fatal("no keepalive came")
+	return cdc.Frame{}
 }
 
 // receiveInsert returns the next Insert message.
@@ -69,10 +93,7 @@ func TestStreamDeliversAndConfirms(t *testing.T) {
 	if err := st.Status(1<<40, 0, true); err != nil {
 		t.Fatal(err)
 	}
-	var f cdc.Frame
-	for !f.Keepalive {
-		f = receive(t, st)
-	}
+	f := receiveKeepalive(t, st)
 	if f.WAL != nil || f.WALEnd == 0 || f.ServerTime.Before(began) || f.ServerTime.After(time.Now().Add(time.Hour)) {
 		t.Errorf("the keepalive is %+v", f)
 	}
@@ -201,8 +222,8 @@ func TestInterrupt(t *testing.T) {
 	never := time.Time{}
 	waits, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		receive(t, st) // there is a first keepalive
-		proxy.Stall()  // and no other that would end the wait
+		receiveKeepalive(t, st) // there is a first one
+		proxy.Stall()           // and no other that would end the wait
 		close(waits)
 		for ok, err := true, error(nil); ; {
 			if _, ok, err = st.Receive(never); err != nil || !ok {
@@ -410,7 +431,7 @@ func TestServerStopsInOrder(t *testing.T) {
 	var err error
 	for err == nil { // confirm all that there is, as the server wants
 		var f cdc.Frame
-		if f, _, err = st.Receive(time.Now().Add(soon)); err == nil && f.Keepalive {
+		if f, _, err = st.Receive(time.Now().Add(patience)); err == nil && f.Keepalive {
 			err = st.Status(f.WALEnd, f.WALEnd, false)
 		}
 	}
@@ -508,6 +529,120 @@ func TestGather(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// fakeStream is a stream whose messages are what the test writes to the other end.
+func fakeStream(t *testing.T) (*Stream, net.Conn) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(); server.Close() })
+	cfg, err := pgconn.ParseConfig("host=127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newReceiver(conn)
+	driver, err := pgconn.Construct(&pgconn.HijackedConn{Conn: conn, Frontend: pgproto3.NewFrontend(r, conn), Config: cfg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Stream{conn: driver, receiver: r, lowWater: newLowWater(conn), log: slog.Default()}, server
+}
+
+// The smallest transaction with a row, as PostgreSQL sends it.
+// https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+var (
+	walHeader   = "w" + strings.Repeat("\x00", 24)
+	leastBegin  = message('d', walHeader+"B"+strings.Repeat("\x00", 20))
+	leastInsert = message('d', walHeader+"I\x00\x00\x00\x01N\x00\x01t\x00\x00\x00\x00")
+	leastCommit = message('d', walHeader+"C"+strings.Repeat("\x00", 25))
+	keepalive   = message('d', "k"+strings.Repeat("\x00", 17))
+)
+
+// However its bytes come, a transaction with a row waits for nothing that comes after
+// it.
+func TestTransactionWaitsForNothing(t *testing.T) {
+	if size := len(leastBegin) + len(leastInsert) + len(leastCommit); size != leastTransaction {
+		t.Fatalf("the smallest transaction with a row has %d bytes, not %d", size, leastTransaction)
+	}
+	whole := slices.Concat(keepalive, keepalive, leastBegin, leastInsert, leastCommit)
+	for name, pieces := range map[string][][]byte{
+		"at once":            {whole},
+		"one by one":         {keepalive, leastBegin, leastInsert, leastCommit},
+		"Begin before":       {slices.Concat(keepalive, leastBegin), leastInsert, leastCommit},
+		"Commit after":       {slices.Concat(leastBegin, leastInsert), leastCommit},
+		"cut in a keepalive": {whole[:7], whole[7:]},
+		"cut in Begin":       {whole[:60], whole[60:]},
+		"cut in Insert":      {whole[:120], whole[120:]},
+		"byte by byte":       slices.Collect(slices.Chunk(whole, 1)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			st, server := fakeStream(t)
+			for range 5 {
+				if _, err := server.Write(pieces[0]); err != nil {
+					t.Fatal(err) // it is there when the reader looks
+				}
+				// Whether another has been read when the next one comes is left to chance.
+				written := make(chan error, 1)
+				go func() {
+					for _, piece := range pieces[1:] {
+						time.Sleep(time.Millisecond)
+						if _, err := server.Write(piece); err != nil {
+							written <- err
+							return
+						}
+					}
+					written <- nil
+				}()
+				var got string
+				for got != "BIC" {
+					if f := receive(t, st); !f.Keepalive {
+						got += string(f.WAL[:1])
+					}
+				}
+				if err := <-written; err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// What is too little to wake anybody is received by the next call after the deadline.
+func TestKeepaliveWaitsForTheDeadline(t *testing.T) {
+	st, server := fakeStream(t)
+	for range 5 {
+		written := make(chan error, 1)
+		go func() {
+			time.Sleep(time.Millisecond)
+			_, err := server.Write(keepalive)
+			written <- err
+		}()
+		f, ok, err := st.Receive(time.Now().Add(20 * time.Millisecond)) // it may come before the reader waits
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+		if !ok && err == nil {
+			f, ok, err = st.Receive(time.Now().Add(soon))
+		}
+		if !ok || err != nil || !f.Keepalive {
+			t.Fatalf("received %+v, %v", f, err)
+		}
+		if st.lowWater.bytes != leastTransaction {
+			t.Errorf("%d bytes wake the reader, not %d", st.lowWater.bytes, leastTransaction)
+		}
 	}
 }
 

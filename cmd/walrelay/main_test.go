@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -155,5 +156,19 @@ func TestMemoryIsLimitedUnlessToldOtherwise(t *testing.T) {
 	limitMemory(func(string) string { return "" })
 	if got := debug.SetMemoryLimit(-1); got != 40<<20 {
 		t.Errorf("the limit is %d, want 40 MiB", got)
+	}
+}
+
+func TestOneProcessorIsUsedUnlessToldOtherwise(t *testing.T) {
+	before := runtime.GOMAXPROCS(3)
+	defer runtime.GOMAXPROCS(before)
+
+	limitProcessors(func(string) string { return "3" })
+	if got := runtime.GOMAXPROCS(0); got != 3 {
+		t.Errorf("with GOMAXPROCS set, it became %d", got)
+	}
+	limitProcessors(func(string) string { return "" })
+	if got := runtime.GOMAXPROCS(0); got != 1 {
+		t.Errorf("GOMAXPROCS is %d, want 1", got)
 	}
 }
