@@ -65,7 +65,7 @@ type Stream interface {
 	// Receive's to tell.
 	Gather(bytes int, deadline time.Time) (int, error)
 	// Receive waits for the next message until the deadline; false then. Messages
-	// that belong to no row may be left until the next call after it.
+	// that belong to no row may be left until the first call after the deadline.
 	Receive(deadline time.Time) (cdc.Frame, bool, error)
 	// Status reports how far this connection has come. A confirmed LSN of zero
 	// reports no flush at all.

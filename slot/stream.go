@@ -31,9 +31,9 @@ const (
 	byteCommit = 'C'
 )
 
-// leastTransaction is the size of the smallest transaction with a row, in bytes:
-// Begin, an Insert of one empty value, and Commit, each of them with the header of a
-// WAL message.
+// leastTransaction is the size in bytes of the smallest transaction with a row that
+// has an id: Begin, an Insert of one empty value, and Commit, each of them with the
+// header of a WAL message.
 const leastTransaction = 51 + 43 + 56
 
 // Stream is the flow of a slot. Gather, Receive and Status belong to one goroutine,
@@ -141,10 +141,10 @@ func (st *Stream) Gather(bytes int, deadline time.Time) (int, error) {
 // for ever. With a deadline that has passed it may return messages that had
 // arrived already, or none.
 //
-// Between two transactions it may leave messages without a row until the first call
-// after the deadline: PostgreSQL sends a keepalive before and after most
-// transactions, and the Begin by itself, and waking us for each would keep it from
-// sending the row.
+// Between two transactions it may leave what is not a row's, nor the end, until the
+// first call after the deadline, so a zero one is for tests: PostgreSQL sends a
+// keepalive before and after most transactions, and the Begin by itself, and where
+// processors are scarce, waking us for each delays the row.
 //
 // The deadline is set on the connection, which the driver does not notice: a
 // context would cost a goroutine's start for each message. A read that is cut
@@ -153,11 +153,6 @@ func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) 
 	if err := st.until(deadline); err != nil {
 		return cdc.Frame{}, false, err
 	}
-	if !st.receiver.more() {
-		if err := st.lowWater.at(st.least()); err != nil {
-			return cdc.Frame{}, false, st.streamError(err)
-		}
-	}
 	for {
 		// Invariant: looked at after the deadline was set. An Interrupt that
 		// comes later than the look sets its own deadline after ours, and ends
@@ -165,7 +160,7 @@ func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) 
 		if st.interrupted.Load() {
 			return cdc.Frame{}, false, nil
 		}
-		kind, body, err := st.receiver.message()
+		kind, body, err := st.next()
 		if err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return cdc.Frame{}, false, nil
@@ -187,16 +182,23 @@ func (st *Stream) Receive(deadline time.Time) (f cdc.Frame, ok bool, err error) 
 	}
 }
 
-// least is how many bytes there must be to wake us. Fewer are read by a call that
-// finds them there.
+// next reads the next message.
 //
-// Invariant: where it is more than one, nothing of a transaction was read, so that
-// whole it has as many.
-func (st *Stream) least() int {
-	if st.open || st.receiver.buffered() > 0 {
-		return 1
+// Invariant: where fewer than leastTransaction bytes wake nobody, nothing of a message
+// or a transaction was read, so that what there is of a row's comes to as many.
+func (st *Stream) next() (kind byte, body []byte, err error) {
+	if !st.open && st.receiver.buffered() == 0 {
+		_ = st.lowWater.at(leastTransaction) // without the mark it is woken more often
+		if err := st.receiver.fill(1); err != nil {
+			return 0, nil, err
+		}
 	}
-	return leastTransaction
+	if !st.receiver.more() {
+		if err := st.lowWater.at(1); err != nil {
+			return 0, nil, err
+		}
+	}
+	return st.receiver.message()
 }
 
 // until sets the deadline for reading.

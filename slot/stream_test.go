@@ -33,7 +33,7 @@ func receive(t *testing.T, st *Stream) cdc.Frame {
 	return f
 }
 
-// patience is until when a keepalive may be left, as with a relay.
+// patience is for how long a keepalive may be left; a relay has a second.
 const patience = 50 * time.Millisecond
 
 // receiveKeepalive returns the next keepalive.
@@ -558,7 +558,9 @@ func fakeStream(t *testing.T) (*Stream, net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Stream{conn: driver, receiver: r, lowWater: newLowWater(conn), log: slog.Default()}, server
+	return &Stream{
+		conn: driver, receiver: r, lowWater: newLowWater(conn), wire: &wire{ctx: t.Context()}, log: slog.Default(),
+	}, server
 }
 
 // The smallest transaction with a row, as PostgreSQL sends it.
@@ -577,7 +579,8 @@ func TestTransactionWaitsForNothing(t *testing.T) {
 	if size := len(leastBegin) + len(leastInsert) + len(leastCommit); size != leastTransaction {
 		t.Fatalf("the smallest transaction with a row has %d bytes, not %d", size, leastTransaction)
 	}
-	whole := slices.Concat(keepalive, keepalive, leastBegin, leastInsert, leastCommit)
+	row := slices.Concat(leastBegin, leastInsert, leastCommit)
+	whole := slices.Concat(keepalive, keepalive, row)
 	for name, pieces := range map[string][][]byte{
 		"at once":            {whole},
 		"one by one":         {keepalive, leastBegin, leastInsert, leastCommit},
@@ -587,6 +590,9 @@ func TestTransactionWaitsForNothing(t *testing.T) {
 		"cut in Begin":       {whole[:60], whole[60:]},
 		"cut in Insert":      {whole[:120], whole[120:]},
 		"byte by byte":       slices.Collect(slices.Chunk(whole, 1)),
+		"cut in its header":  {row[:3], row[3:]},
+		"cut in the first":   {row[:20], row[20:]},
+		"cut in the second":  {row[:60], row[60:]},
 	} {
 		t.Run(name, func(t *testing.T) {
 			st, server := fakeStream(t)
@@ -620,29 +626,74 @@ func TestTransactionWaitsForNothing(t *testing.T) {
 	}
 }
 
-// What is too little to wake anybody is received by the next call after the deadline.
+// PostgreSQL itself sends no less.
+func TestSmallestTransaction(t *testing.T) {
+	w := onCommon(t)
+	_, st := w.stream()
+	w.exec(`CREATE TABLE tiny (id text)`)
+	w.exec(`ALTER PUBLICATION walrelay ADD TABLE tiny`)
+	for range 3 {
+		w.exec(`INSERT INTO tiny VALUES ('')`)
+		receiveInsert(t, st)
+		for f := receive(t, st); f.Keepalive || f.WAL[0] != 'C'; f = receive(t, st) {
+		}
+	}
+}
+
+// What is too little to wake anybody wakes nobody, and is received by the next call
+// after the deadline.
 func TestKeepaliveWaitsForTheDeadline(t *testing.T) {
 	st, server := fakeStream(t)
-	for range 5 {
-		written := make(chan error, 1)
+	const wait = 50 * time.Millisecond
+	waited := 0
+	for until := time.Now().Add(soon); waited < 3 && time.Now().Before(until); {
+		deadline := time.Now().Add(wait)
+		written := make(chan time.Time, 1)
 		go func() {
 			time.Sleep(time.Millisecond)
-			_, err := server.Write(keepalive)
-			written <- err
+			_, _ = server.Write(keepalive)
+			written <- time.Now()
 		}()
-		f, ok, err := st.Receive(time.Now().Add(20 * time.Millisecond)) // it may come before the reader waits
-		if err := <-written; err != nil {
-			t.Fatal(err)
-		}
-		if !ok && err == nil {
+		f, ok, err := st.Receive(deadline) // it may come before the reader waits
+		if at := <-written; !ok && err == nil {
+			if deadline.Sub(at) > wait/2 {
+				waited++
+			}
 			f, ok, err = st.Receive(time.Now().Add(soon))
 		}
 		if !ok || err != nil || !f.Keepalive {
 			t.Fatalf("received %+v, %v", f, err)
 		}
-		if st.lowWater.bytes != leastTransaction {
-			t.Errorf("%d bytes wake the reader, not %d", st.lowWater.bytes, leastTransaction)
-		}
+	}
+	if waited < 3 {
+		t.Error("keepalives wake the reader")
+	}
+}
+
+// The end of the stream wakes at once, however little is said before.
+func TestEndWaitsForNothing(t *testing.T) {
+	for name, last := range map[string][]byte{
+		"in order":   slices.Concat(message('c', ""), message('C', "COPY 0\x00")),
+		"a hang-up":  nil,
+		"in between": leastBegin,
+	} {
+		t.Run(name, func(t *testing.T) {
+			st, server := fakeStream(t)
+			go func() {
+				time.Sleep(time.Millisecond)
+				_, _ = server.Write(last)
+				server.Close()
+			}()
+			for {
+				_, ok, err := st.Receive(time.Now().Add(soon))
+				if err != nil {
+					return
+				}
+				if !ok {
+					t.Fatal("the end was not noticed")
+				}
+			}
+		})
 	}
 }
 

@@ -46,11 +46,10 @@ func limitMemory(getenv func(string) string) {
 	}
 }
 
-// limitProcessors has one processor run our code, since one is enough: a row takes a
-// third or less of what it takes the server's sending process, which is one, too.
-// With more, each row that comes by itself wakes a second thread, to find that the
-// first has done the work, and takes processor time from the server beside us.
-// GOMAXPROCS allows more.
+// limitProcessors has one processor run our code, since one is enough: a row of a
+// backlog takes us less than the server's process that sends it, which is one, too.
+// With more, each row that comes by itself wakes a second thread, which finds that
+// the first has done the work. GOMAXPROCS allows more.
 func limitProcessors(getenv func(string) string) {
 	if getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)

@@ -98,7 +98,10 @@ func (s *stage) hosts() string {
 // start starts one more relay.
 func (s *stage) start() *relayProcess {
 	s.t.Helper()
-	p := s.startRelay("--confirm-delay", confirmDelay.String(), "--postgres", s.hosts(), "--redis", "redis://"+s.redisNet.addr()+"/0")
+	// As it is used, and with more goroutines at once than that has.
+	processors := 1 + len(s.relays)%2
+	env := []string{execEnv + "=walrelay", fmt.Sprintf("GOMAXPROCS=%d", processors)}
+	p := s.startRelayEnv(env, "--confirm-delay", confirmDelay.String(), "--postgres", s.hosts(), "--redis", "redis://"+s.redisNet.addr()+"/0")
 	s.running = append(s.running, p)
 	return p
 }
