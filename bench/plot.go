@@ -50,7 +50,7 @@ func (r *report) charts() []chart {
 func (l *latency) charts() []chart {
 	var all []chart
 	for _, rate := range l.rates() {
-		c := chart{title: fmt.Sprintf("Latency at %s transactions/s in ms: p50, and the line to p99", grouped(int64(rate))), log: true}
+		c := chart{title: fmt.Sprintf("Latency at %s transactions/s in ms, logarithmic: p50, and the line to p99", grouped(int64(rate))), log: true}
 		for _, carrier := range carriers() {
 			for _, r := range l.Pooled {
 				if r.Rate != rate || r.Contender != carrier.key || r.Rows == 0 {
