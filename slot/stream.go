@@ -119,8 +119,9 @@ func (s *Session) start(ctx context.Context, command string) error {
 }
 
 // Gather waits until at least so many bytes have come, 64 KB at most, or the
-// deadline. It takes nothing: what has come is Receive's to return, and so is the
-// end of the stream. It returns how many bytes are there.
+// deadline; where only some were there, it may wait for as many more. It takes
+// nothing: what has come is Receive's to return, and so is the end of the stream. It
+// returns how many bytes are there.
 //
 // It must not be called again and again where few are. A server that sends small
 // messages one by one has as many segments under way as TCP's congestion window
@@ -141,7 +142,7 @@ func (st *Stream) Gather(bytes int, deadline time.Time) (int, error) {
 // for ever. With a deadline that has passed it may return messages that had
 // arrived already, or none.
 //
-// Between two transactions it may leave what is not a row's, nor the end, until the
+// Between two transactions it may leave what is not a row's, nor a hang-up, until the
 // first call after the deadline, so a zero one is for tests: PostgreSQL sends a
 // keepalive before and after most transactions, and the Begin by itself, and where
 // processors are scarce, waking us for each delays the row.
