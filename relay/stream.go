@@ -42,7 +42,7 @@ type streaming struct {
 	conn          Stream
 	senderTimeout time.Duration
 	began         time.Time // when it was made
-	heardAt       instant   // when its last message came
+	heardAt       instant   // when its last message was read
 	toldAt        instant   // when the last status was sent
 	proven        time.Time // since when it works; the publisher's own
 	timeline      uint32
