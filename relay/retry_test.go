@@ -14,8 +14,12 @@ import (
 	"github.com/stagedoor/walrelay/cdc"
 )
 
-// errAway is what a server that is not there answers with.
-var errAway = errors.New("PostgreSQL is away")
+var (
+	// errAway is what a server that is not there answers with.
+	errAway = errors.New("PostgreSQL is away")
+	// errHungUp is what a connection ends with that was closed on this side.
+	errHungUp = errors.New("hung up")
+)
 
 // attempts is a source whose connections go by a plan, and which notes when
 // each of them was asked for.
@@ -69,7 +73,10 @@ func (a *attempts) Slot(context.Context) (*cdc.Slot, error) {
 // Start implements Session.
 func (a *attempts) Start(context.Context) (Stream, error) {
 	a.streams = true
-	f := &flow{attempts: a, frames: make(chan cdc.Frame, 100), ended: make(chan struct{}), interrupted: make(chan struct{})}
+	f := &flow{
+		attempts: a, frames: make(chan cdc.Frame, 100),
+		ended: make(chan struct{}), interrupted: make(chan struct{}), closed: make(chan struct{}),
+	}
 	a.now()(f)
 	return f, nil
 }
@@ -93,10 +100,12 @@ func (willing) Clock(context.Context) (time.Time, error) { return time.Now(), ni
 // flow is a connection that delivers its frames, until it ends.
 type flow struct {
 	*attempts
-	frames             chan cdc.Frame
-	ended, interrupted chan struct{}
-	once               sync.Once
-	gathers            int // how often it was asked to, in vain
+	frames chan cdc.Frame
+	// The other end hung up, ours was interrupted, and hung up.
+	ended, interrupted, closed chan struct{}
+	interrupt, hangUp          sync.Once
+
+	gathers int // how often it was asked to, in vain
 }
 
 // Gather implements Stream.
@@ -109,6 +118,9 @@ func (f *flow) Gather(int, time.Time) (int, error) {
 func (f *flow) Receive(deadline time.Time) (cdc.Frame, bool, error) {
 	f.since = append(f.since, f.r.Status())
 	select {
+	case <-f.interrupted: // whatever else there is
+		time.Sleep(time.Millisecond)
+		return cdc.Frame{}, false, nil
 	case frame := <-f.frames:
 		return frame, true, nil
 	default:
@@ -118,7 +130,10 @@ func (f *flow) Receive(deadline time.Time) (cdc.Frame, bool, error) {
 		return frame, true, nil
 	case <-f.ended:
 		return cdc.Frame{}, false, errAway
+	case <-f.closed:
+		return cdc.Frame{}, false, errHungUp
 	case <-f.interrupted:
+		time.Sleep(time.Millisecond)
 		return cdc.Frame{}, false, nil
 	case <-time.After(max(time.Millisecond, time.Until(deadline))): // the bubble's time goes on only while all wait
 		return cdc.Frame{}, false, nil
@@ -127,8 +142,8 @@ func (f *flow) Receive(deadline time.Time) (cdc.Frame, bool, error) {
 
 // Status, Interrupt and Close implement Stream.
 func (f *flow) Status(cdc.LSN, cdc.LSN, bool) error { return nil }
-func (f *flow) Interrupt()                          { f.once.Do(func() { close(f.interrupted) }) }
-func (f *flow) Close()                              {}
+func (f *flow) Interrupt()                          { f.interrupt.Do(func() { close(f.interrupted) }) }
+func (f *flow) Close()                              { f.hangUp.Do(func() { close(f.closed) }) }
 
 // lasts has the connection deliver a keepalive and break after a while.
 func lasts(d time.Duration) func(*flow) {
@@ -233,6 +248,31 @@ func TestBackoffEndsWithSuccess(t *testing.T) {
 	// Also a try counts that no connection came of.
 	if s := a.since[away-1]; s.Reconnects != away-1 || s.Connections != 0 {
 		t.Errorf("after %d tries that failed it counts %d, and %d connections", away-1, s.Reconnects, s.Connections)
+	}
+}
+
+// Who finds that a connection must not go on ends it, and the next attempt follows
+// at once. The relay does not wait until the server is told, or until it is silent.
+func TestHangUpEndsTheConnectionAtOnce(t *testing.T) {
+	const after = 10*time.Second + time.Second/2 // between two status updates
+	reason := errors.New("that is enough")
+	for name, hangUp := range map[string]func(*Relay){
+		"the monitor": func(r *Relay) { r.HangUp(reason) },
+		"the witness": func(r *Relay) { r.status.streaming.witness.hangUp(reason) },
+		"promoted":    func(r *Relay) { r.status.streaming.standby = true; r.Promoted(2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, pauses, log := runAttempts(t, 20*time.Second, func(f *flow) {
+				f.frames <- cdc.Frame{Keepalive: true, WALEnd: 500}
+				time.AfterFunc(after, func() { hangUp(f.r) })
+			})
+			if len(pauses) != 1 || pauses[0] < after || pauses[0] > after+retryFirst {
+				t.Errorf("hung up after %s, and %d attempts followed, after %v", after, len(pauses), pauses)
+			}
+			if name != "promoted" && !strings.Contains(log, reason.Error()) {
+				t.Errorf("the log does not say why:\n%s", log)
+			}
+		})
 	}
 }
 

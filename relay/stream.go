@@ -123,11 +123,14 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 	// What is in flight outlives a stop, for as long as the shutdown may take.
 	group, flight := errgroup.WithContext(r.kill)
 	released := after(flight, conn.Interrupt)
-	watched := after(ctx, conn.Interrupt)
+	watched := after(ctx, func() {
+		if r.stop.Err() != nil {
+			conn.Interrupt()
+		} else {
+			conn.Close() // hung up: also the reader's call ends, and it with it
+		}
+	})
 	r.streamsOver(conn)
-	if ctx.Err() != nil && r.stop.Err() == nil {
-		conn.Close() // HangUp came before it could know
-	}
 	group.Go(func() error { return s.read(flight) })
 	group.Go(func() error { return s.publish(flight) })
 	group.Go(func() error { return s.mark(flight) })

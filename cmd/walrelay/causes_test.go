@@ -233,14 +233,21 @@ func TestStreamingAndMonitorFailApart(t *testing.T) {
 
 	// Only the monitor asks for this, when it has connected anew.
 	w.toPG.OnRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("AS wal_end")) })
+	dropped := w.walsender()
 	w.toPG.Drop()
+	var pid string
+	w.eventually("the relay streams over another connection", func() error {
+		if pid = w.walsender(); pid == "" || pid == dropped {
+			return fmt.Errorf("PostgreSQL's process %q sends, and %q before", pid, dropped)
+		}
+		return nil
+	})
 	p.becomes("warn: it streams, and the monitor sees nothing", func(code int, doc healthDocument) bool {
 		return code == 200 && doc.Status == "warn" && doc.Role == "streaming" &&
 			doc.reason("PostgreSQL has not answered the monitor") != "" && doc.reason("Streaming") == ""
 	})
 	p.isReady(true)
 	p.answers()
-	pid := w.walsender()
 	w.insert("nobody looks", 3)
 	w.verify(0)
 	w.allMarked()
