@@ -74,8 +74,9 @@ var ErrBehind = errors.New("the standby is behind the checkpoint")
 var ErrFormat = errors.New("the checkpoint has another format")
 
 // Judge compares what PostgreSQL and Redis hold. The slot has to be read before
-// the checkpoint: read the other way round, a pair that is healthy and moving
-// looks as if it had a gap. Nil stands for what is not there.
+// the checkpoint, and the checkpoint before the end of the WAL: read the other way
+// round, a pair that is healthy and moving looks as if it had a gap. Nil stands for
+// what is not there.
 //
 // An error says that this server and this checkpoint must not be brought
 // together at all.
@@ -113,6 +114,8 @@ func Judge(server Server, slot *Slot, cp *Checkpoint, streams map[string]StreamS
 		return Judgement{}, fmt.Errorf("%w: it has replayed up to %s, and rows up to %s are covered", ErrBehind, server.WALEnd, here.Covered)
 	case here.Covered > server.WALEnd:
 		return gap(BeyondWAL, "the checkpoint covers rows up to %s, the server's WAL ends at %s: the database lost its end or was restored", here.Covered, server.WALEnd)
+	case here.Last.LSN >= server.WALEnd && !server.Standby: // which may have yet to replay it
+		return gap(BeyondWAL, "the last row appended was committed at %s, the server's WAL ends at %s: the database lost its end or was restored", here.Last.LSN, server.WALEnd)
 	}
 	if lost, ok := LostStream(cp, streams); ok {
 		return lost, nil

@@ -52,6 +52,8 @@ func TestJudge(t *testing.T) {
 		"lost":                       {slot(func(s *Slot) { s.WALStatus = "lost" }), cp(nil), jobs("17-3"), Gap, "lost"},
 		"covered behind confirmed":   {slot(nil), cp(func(c *Checkpoint) { c.Covered = 499 }), jobs("17-3"), Gap, "confirmed up to 0/1F4"},
 		"covered beyond the WAL":     {slot(nil), cp(func(c *Checkpoint) { c.Covered = 1001 }), jobs("17-3"), Gap, "WAL ends at 0/3E8"},
+		"appended beyond the WAL":    {slot(nil), cp(func(c *Checkpoint) { c.Last = Position{1000, 0} }), jobs("17-3"), Gap, "WAL ends at 0/3E8"},
+		"appended to its end":        {slot(nil), cp(func(c *Checkpoint) { c.Last = Position{999, 7} }), jobs("17-3"), Stream, ""},
 		"stream gone":                {slot(nil), cp(nil), jobs(""), Gap, `"jobs" is gone`},
 		"stream made anew": {slot(nil), cp(func(c *Checkpoint) { c.Added = map[string]int64{"jobs": 8} }), map[string]StreamState{
 			"jobs": {Exists: true, LastID: "99-0", Added: 7},
@@ -98,6 +100,7 @@ func TestJudge(t *testing.T) {
 		"a copy of the primary's slot":        {replica, nil, ErrStandby},
 		"a standby that is behind":            {replica, standby(func(c *Checkpoint) { c.Covered = 1001 }), ErrBehind},
 		"a standby that is not":               {replica, standby(func(*Checkpoint) {}), nil},
+		"one that has yet to replay a row":    {replica, standby(func(c *Checkpoint) { c.Last = Position{1001, 0} }), nil},
 		"older timeline":                      {server, cp(func(c *Checkpoint) { c.Timeline = 4 }), ErrOldTimeline},
 		"older, and backfilled then":          {server, cp(func(c *Checkpoint) { c.Timeline, c.Phase = 4, PhaseBackfill }), ErrOldTimeline},
 		"another format":                      {server, cp(func(c *Checkpoint) { c.Format = 2 }), ErrFormat},

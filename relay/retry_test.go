@@ -142,8 +142,9 @@ func (f *flow) Receive(deadline time.Time) (cdc.Frame, bool, error) {
 
 // Status, Interrupt and Close implement Stream.
 func (f *flow) Status(cdc.LSN, cdc.LSN, bool) error { return nil }
-func (f *flow) Interrupt()                          { f.interrupt.Do(func() { close(f.interrupted) }) }
-func (f *flow) Close()                              { f.hangUp.Do(func() { close(f.closed) }) }
+
+func (f *flow) Interrupt() { f.interrupt.Do(func() { close(f.interrupted) }) }
+func (f *flow) Close()     { f.hangUp.Do(func() { close(f.closed) }) }
 
 // lasts has the connection deliver a keepalive and break after a while.
 func lasts(d time.Duration) func(*flow) {

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/stagedoor/walrelay/cdc"
+	"github.com/stagedoor/walrelay/relay"
 )
 
 // gap is what makes slot and checkpoint disagree.
@@ -238,6 +239,49 @@ func TestGapIsHealed(t *testing.T) {
 				t.Error("the gap is healed twice")
 			}
 		})
+	}
+}
+
+// A database is restored that has all rows that are covered, and lacks the last that
+// were appended. Rows that are written to it do not wait until its WAL has come as
+// far again.
+func TestRestoredDatabaseThatHasWhatIsCovered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	first := w.startRelay()
+	first.streams()
+	w.insert("before", 5)
+	w.verify(0)
+	w.allMarked()
+	w.confirmedPast()
+	first.stop()
+	before := w.length()
+	w.restore(func() {
+		w.emit(1) // what is written to the restored one does not come as far
+		w.insert("lost with the database", 5)
+		mortal := w.startRelayEnv([]string{execEnv + "=crash", crashEnv + "=" + string(relay.StepAppended) + ":1"})
+		if err := mortal.killedItself(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	lost := w.length() - before
+	if lost == 0 {
+		t.Fatal("the relay has appended nothing")
+	}
+
+	p := w.startRelay()
+	w.insert("after", 3)
+	w.allMarked()
+	w.each("before", "after")
+	w.confirmedPast()
+	p.says("the database lost its end or was restored")
+	for metric, want := range map[string]string{
+		fmt.Sprintf("walrelay_heals_total{reason=%q}", cdc.BeyondWAL): "1",
+		"walrelay_lost_entries_total":                                 fmt.Sprint(lost),
+	} {
+		if got := p.metric(metric); got != want {
+			t.Errorf("%s is %s, want %s", metric, got, want)
+		}
 	}
 }
 
