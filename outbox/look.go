@@ -15,9 +15,9 @@ import (
 	"github.com/stagedoor/walrelay/internal/pg"
 )
 
-// noScan has the rest of a query string, which is one transaction, find its
-// rows by an index, whatever the statistics say.
-const noScan = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off; "
+// noScan has the rest of a transaction find its rows by an index, whatever the
+// statistics say.
+const noScan = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
 
 // Looked is what a look at the rows that are not marked saw.
 type Looked struct {
@@ -33,33 +33,37 @@ type Looked struct {
 }
 
 // Look is a query of one text, for [Table.Saw], which may be part of another
-// statement. It reads the rows that are not marked with the smallest ids, and
-// looks again at those in again. Those in except are left out: rows that are on
-// the stream and only wait for their mark. It is "" without marks (MarkNone).
+// statement: its parameters are numbered from first on. It reads the rows that are
+// not marked with the smallest ids, and looks again at those in again. Those in
+// except are left out: rows that are on the stream and only wait for their mark. It
+// is "" without marks (MarkNone). The same text comes each time, so that PostgreSQL
+// can keep its plan.
 //
 // The index on unmarked ids has the rows at its beginning, in order; the session
 // should not be left to choose a sequential scan.
-func (t *Table) Look(limit int, except, again []string) (sql string, err error) {
+func (t *Table) Look(first, limit int, except, again []string) (sql string, args []any, err error) {
 	l := t.checked.Load()
 	switch {
 	case l == nil:
-		return "", errUnchecked
+		return "", nil, errUnchecked
 	case l.marks == MarkNone:
-		return "", nil
+		return "", nil, nil
 	}
-	fill := func(sql string) string { return t.fill(sql, l.columns[t.mapping.ID].typ) } // not the literals
 	age := "NULL"
 	if t.mapping.CreatedAt != "" {
 		age = "CASE WHEN isfinite(t.{created}) THEN (extract(epoch FROM clock_timestamp() - t.{created}::timestamptz) * 1000000)::bigint END"
 	}
-	still := "NULL::text[]"
-	if len(again) > 0 {
-		still = fill("ARRAY (SELECT DISTINCT "+printedID+" FROM {table} t WHERE t.{id} = ANY (") + literal(again) + fill("::{type}[]) AND "+t.unmarked(l)+")")
-	}
+	ids := func(n int) string { return "$" + strconv.Itoa(n) + "::{type}[]" }
+	unmarked := t.unmarked(l)
 	// Written so, the ids to leave out are hashed, on every version.
-	return "SELECT json_build_object('still', " + still + ", 'rows', ARRAY (" +
-		fill("SELECT json_build_array("+printedID+", "+age+") FROM {table} t WHERE "+t.unmarked(l)+" AND t.{id} NOT IN (SELECT unnest(") +
-		literal(except) + fill("::{type}[])) ORDER BY t.{id} LIMIT "+strconv.Itoa(limit)) + "))::text", nil
+	sql = "SELECT json_build_object(" +
+		"'still', CASE WHEN " + ids(first+1) + " IS NOT NULL THEN ARRAY (SELECT DISTINCT " + printedID + " FROM {table} t WHERE t.{id} = ANY (" + ids(first+1) + ") AND " + unmarked + ") END, " +
+		"'rows', ARRAY (SELECT json_build_array(" + printedID + ", " + age + ") FROM {table} t WHERE " + unmarked + " AND t.{id} NOT IN (SELECT unnest(" + ids(first) + ")) ORDER BY t.{id} LIMIT " + strconv.Itoa(limit) + "))::text"
+	args = []any{string(textArray(except)), nil}
+	if len(again) > 0 {
+		args[1] = string(textArray(again))
+	}
+	return t.fill(sql, l.columns[t.mapping.ID].typ), args, nil
 }
 
 // unmarked is the condition of a row that is not marked.
@@ -73,9 +77,6 @@ func (t *Table) unmarked(l *layout) string {
 // printedID is an id as the log has it: what the type's own output function
 // prints, which a cast to text does not always.
 const printedID = "CASE WHEN t.{id} IS NOT NULL THEN format('%s', t.{id}) END"
-
-// literal is an array of ids as a literal.
-func literal(ids []string) string { return cdc.QuoteLiteral(string(textArray(ids))) }
 
 // Saw reads what a Look gave, "" for nothing.
 func (t *Table) Saw(text string) (seen Looked, err error) {
@@ -138,15 +139,20 @@ func (t *Table) quicker() string {
 }
 
 // LookNow looks by itself at the rows that are not marked with the smallest ids,
-// but for those in except. Without marks nothing is seen.
+// but for those in except. Without marks nothing is seen. In a transaction it has
+// that find its rows by an index.
 func (t *Table) LookNow(ctx context.Context, conn *pgx.Conn, limit int, except []string) (Looked, error) {
-	sql, err := t.Look(limit, except, nil)
+	sql, args, err := t.Look(1, limit, except, nil)
 	if err != nil || sql == "" {
 		return Looked{}, err
 	}
-	results, err := conn.PgConn().Exec(ctx, noScan+sql).ReadAll()
+	var text string
+	_, err = conn.Exec(ctx, noScan, pgx.QueryExecModeSimpleProtocol)
+	if err == nil {
+		err = conn.QueryRow(ctx, sql, args...).Scan(&text)
+	}
 	if err != nil {
 		return Looked{}, t.Unseen(err)
 	}
-	return t.Saw(string(results[len(results)-1].Rows[0][0]))
+	return t.Saw(text)
 }

@@ -88,7 +88,7 @@ func (s *Source) Check(ctx context.Context) *Checkup {
 	c.slot, c.slotErr = c.session.Slot(ctx)
 	if c.slot != nil {
 		c.slotErr = c.session.within(ctx, c.session.askTimeout, func(ctx context.Context, conn *pgx.Conn) error {
-			sample, _, err := c.session.cfg.readSample(ctx, conn, "", holderLimits{bytes: farBehind})
+			sample, _, err := c.session.cfg.readSample(ctx, conn, holderLimits{bytes: farBehind}, "")
 			c.lag = sample.Slot
 			return err
 		})

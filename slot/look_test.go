@@ -183,13 +183,13 @@ func TestShortTransactionsAreNotToBlame(t *testing.T) {
 			m.limits = holderLimits{bytes: -1, lasts: 1}
 			looks, short := 0, make(chan struct{})
 			seen := w.watch(m, asked{
-				func() string {
+				question: func() string {
 					if looks++; looks <= 5 {
 						next()
 					}
 					return ""
 				},
-				func(_ string, s Sample, _ error) error {
+				answer: func(_ string, s Sample, _ error) error {
 					if looks <= 5 && s.Holder != nil {
 						t.Errorf("look %d blames %v", looks, s.Holder)
 					}

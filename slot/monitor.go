@@ -23,6 +23,10 @@ const (
 	// reason: younger ones are there all the time on a busy server.
 	holderAge = 10 * time.Second
 
+	// plansKept is how many statements stay prepared: the one with the table's part,
+	// and the one without.
+	plansKept = 2
+
 	// absentEvery is the interval while there is no slot.
 	absentEvery = time.Second
 
@@ -46,9 +50,10 @@ var (
 // Table is the outbox's part of a look. It is asked in the monitor's own
 // statement, so that a look is one.
 type Table interface {
-	// Question is a query of one text, without parameters; "" for none at this
-	// time. Sessions find rows by an index where there is one.
-	Question() string
+	// Question is a query of one text, whose parameters are numbered from first on,
+	// and their values; "" for none at this time. Sessions find rows by an index
+	// where there is one, and keep the plans of the last few texts.
+	Question(first int) (sql string, args []any)
 	// Answer takes what it gave, "" for NULL, with the sample of the same
 	// statement; or the reason why it could not be asked. It returns why the table
 	// could not be looked at, for [Sample.Unseen].
@@ -60,8 +65,9 @@ type Table interface {
 // is noticed: an ordinary connection is told at once, while the server waits
 // for the streaming one to confirm all WAL, for as long as that takes.
 //
-// A look is one statement, which the server cuts off after four seconds. Only
-// where that fails because of the table's part, the slot is asked for alone.
+// A look is one statement, which the server cuts off after four seconds. It is
+// prepared, since planning it takes longer than running it. Only where it fails
+// because of the table's part, the slot is asked for alone.
 type Monitor struct {
 	cfg Config
 	log *slog.Logger
@@ -77,6 +83,8 @@ type Monitor struct {
 
 // NewMonitor makes a monitor. It connects to nothing.
 func NewMonitor(cfg Config, log *slog.Logger) *Monitor {
+	cfg.Conn = cfg.Conn.Copy()
+	cfg.Conn.DefaultQueryExecMode, cfg.Conn.StatementCacheCapacity = pgx.QueryExecModeCacheStatement, plansKept
 	return &Monitor{cfg: cfg, log: log, timeout: askTimeout, limits: holderLimits{bytes: farBehind, lasts: holderAge}}
 }
 
@@ -176,10 +184,10 @@ func (m *Monitor) watch(ctx context.Context, every time.Duration, table Table, r
 
 // bound has the server itself give up a statement, a little earlier than we
 // do, since a time-out on our side costs the connection. It also has rows found
-// by an index, whatever the statistics say.
+// by an index, whatever the statistics say, and a statement planned once.
 func (m *Monitor) bound(ctx context.Context, conn *pgx.Conn) error {
 	return m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("SET statement_timeout = %d; SET lock_timeout = %d; SET enable_seqscan = off; SET jit = off",
+		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("SET statement_timeout = %d; SET lock_timeout = %d; SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan",
 			(m.timeout*4/5).Milliseconds(), min(lockPatience, m.timeout/2).Milliseconds())).ReadAll()
 		return err
 	})
@@ -190,20 +198,21 @@ func (m *Monitor) bound(ctx context.Context, conn *pgx.Conn) error {
 // being seen.
 func (m *Monitor) look(ctx context.Context, conn *pgx.Conn, table Table) (sample Sample, answer string) {
 	question := ""
+	var args []any
 	if table != nil {
-		question = table.Question()
+		question, args = table.Question(sampleParameters + 1)
 	}
 	var unseen error
 	if question != "" && time.Now().Before(m.spareUntil) {
-		question, unseen = "", m.spareFor
+		question, args, unseen = "", nil, m.spareFor
 	}
-	sample, answer, err := m.ask(ctx, conn, question)
+	sample, answer, err := m.ask(ctx, conn, question, args)
 	if code := pg.Code(err); question != "" && code != "" && !conn.IsClosed() {
 		unseen = err
 		if code == codeQueryCanceled {
 			m.spareUntil, m.spareFor = time.Now().Add(spareTable), err
 		}
-		sample, _, err = m.ask(ctx, conn, "")
+		sample, _, err = m.ask(ctx, conn, "", nil)
 	}
 	if err != nil {
 		return Sample{At: time.Now(), Err: err}, ""
@@ -222,9 +231,9 @@ func (m *Monitor) look(ctx context.Context, conn *pgx.Conn, table Table) (sample
 }
 
 // ask sends the statement of a look.
-func (m *Monitor) ask(ctx context.Context, conn *pgx.Conn, question string) (sample Sample, answer string, err error) {
+func (m *Monitor) ask(ctx context.Context, conn *pgx.Conn, question string, args []any) (sample Sample, answer string, err error) {
 	err = m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		sample, answer, err = m.cfg.readSample(ctx, conn, question, m.limits)
+		sample, answer, err = m.cfg.readSample(ctx, conn, m.limits, question, args...)
 		return err
 	})
 	return sample, answer, err

@@ -62,9 +62,10 @@ func (w *world) watch(m *Monitor, table Table, goodbye func()) *watched {
 type asked struct {
 	question func() string
 	answer   func(text string, s Sample, err error) error
+	args     []any
 }
 
-func (a asked) Question() string { return a.question() }
+func (a asked) Question(int) (string, []any) { return a.question(), a.args }
 
 func (a asked) Answer(text string, s Sample, err error) error {
 	if a.answer == nil {
@@ -131,6 +132,39 @@ func TestMonitorMeasuresBothLags(t *testing.T) {
 	if s.Slot.UnconfirmedBytes != int64(s.WALEnd-s.Slot.ConfirmedFlush) || s.Slot.RetainedBytes != int64(s.WALEnd-s.Slot.RestartLSN) ||
 		s.Slot.RetainedBytes <= s.Slot.UnconfirmedBytes {
 		t.Errorf("the lags are %+v, the WAL ends at %s", s.Slot, s.WALEnd)
+	}
+}
+
+// What a look costs the primary is planning it, so that is done once, whatever the
+// table asks about; also where the table is changed in between.
+func TestLookIsPlannedOnce(t *testing.T) {
+	w := onCommon(t)
+	m := w.monitor()
+	o, err := dial(w.ctx(), m.cfg.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.close()
+	if err := m.bound(w.ctx(), o.conn); err != nil {
+		t.Fatal(err)
+	}
+	const question = "SELECT count(*) || $7::text FROM outbox"
+	for i := range 10 {
+		s, answer := m.look(w.ctx(), o.conn, asked{question: func() string { return question }, args: []any{" rows, " + itoa(i)}})
+		if want := "0 rows, " + itoa(i); answer != want || s.Err != nil || s.Unseen != nil {
+			t.Errorf("look %d has seen %q, want %q: %+v", i, answer, want, s)
+		}
+		if i == 5 {
+			w.exec(`ALTER TABLE outbox RENAME TO former; CREATE TABLE outbox (LIKE former); DROP TABLE former`)
+		}
+	}
+	var got string
+	if err := o.conn.QueryRow(w.ctx(), `SELECT count(*) || ' prepared, planned anew ' || coalesce(sum((to_jsonb(p) ->> 'custom_plans')::int), 0) || ' times'
+		FROM pg_prepared_statements p WHERE statement LIKE '%FROM outbox%' AND NOT from_sql`, pgx.QueryExecModeExec).Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "1 prepared, planned anew 0 times"; got != want {
+		t.Errorf("after ten looks %s, want %s", got, want)
 	}
 }
 
@@ -345,13 +379,13 @@ func TestWhatIsWrongWithTheTableHidesNothingElse(t *testing.T) {
 	refused := errors.New("refused")
 	var cut atomic.Bool
 	seen := w.watch(m, asked{
-		func() string {
+		question: func() string {
 			if cut.Load() {
 				return `SELECT pg_sleep(1000)::text`
 			}
 			return question
 		},
-		func(text string, s Sample, err error) error {
+		answer: func(text string, s Sample, err error) error {
 			if err == nil && (text != "0off" || s.WALEnd == 0 || s.Slot == nil) {
 				t.Errorf("the answer is %q with %+v", text, s)
 			}
@@ -417,14 +451,14 @@ func TestALookIsOneStatement(t *testing.T) {
 	m.limits = holderLimits{bytes: -1}
 	var before int64
 	looks := 0
-	seen := w.watch(m, asked{func() string {
+	seen := w.watch(m, asked{question: func() string {
 		if n := statements.Load(); looks > 0 && n != before+1 {
 			t.Errorf("a look took %d statements", n-before)
 		}
 		before = statements.Load()
 		looks++
 		return `SELECT count(*)::text FROM ` + w.cfg.Table.String()
-	}, nil}, nil)
+	}}, nil)
 	for range 3 {
 		s := seen.until("all is seen", func(s Sample) bool { return works(s) && s.Slot != nil })
 		if s.Holder == nil || s.Holder.PID != int(conn.PgConn().PID()) || s.Unseen != nil {
@@ -433,7 +467,7 @@ func TestALookIsOneStatement(t *testing.T) {
 	}
 }
 
-// counted counts the statements that are sent over a connection.
+// counted counts the statements that are run over a connection.
 type counted struct {
 	net.Conn
 	statements *atomic.Int64
@@ -441,7 +475,7 @@ type counted struct {
 
 func (c *counted) Write(b []byte) (int, error) {
 	for rest := b; len(rest) >= 5 && rest[0] != 0; { // 0 begins the startup packet
-		if rest[0] == 'P' || rest[0] == 'Q' { // Parse or Query
+		if rest[0] == 'B' || rest[0] == 'Q' { // Bind or Query
 			c.statements.Add(1)
 		}
 		rest = rest[min(len(rest), 1+int(binary.BigEndian.Uint32(rest[1:]))):]

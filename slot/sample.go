@@ -99,6 +99,9 @@ type OtherSlot struct {
 	InactiveSince time.Time // zero while it is active, and before PostgreSQL 17
 }
 
+// sampleParameters is how many sampleSQL has without the question's.
+const sampleParameters = 6
+
 // sampleSQL is the one statement of a look. But for the table's part it reads
 // shared memory and a few rows of the catalogue, so that it is as cheap for a
 // large database as for a small one, and waits for no lock that an application
@@ -160,9 +163,10 @@ type holderLimits struct {
 }
 
 // readSample reads the slot, and whether commits would wait for us. The question
-// is another query of one text or none, and the answer is what it gave. What it
-// sees was committed before InsertLSN: a statement takes its snapshot first.
-func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string, limits holderLimits) (sample Sample, answer string, err error) {
+// is another query of one text or none, with parameters behind ours, and the answer
+// is what it gave. What it sees was committed before InsertLSN: a statement takes its
+// snapshot first.
+func (c Config) readSample(ctx context.Context, conn *pgx.Conn, limits holderLimits, question string, args ...any) (sample Sample, answer string, err error) {
 	sample.At = time.Now()
 	name := c.Slot
 	var (
@@ -182,9 +186,8 @@ func (c Config) readSample(ctx context.Context, conn *pgx.Conn, question string,
 		publicationState                     string
 		answered                             *string
 	)
-	err = conn.QueryRow(ctx, sampleSQL(pg.ServerVersion(conn.PgConn()), question),
-		c.Publication, c.Table.Schema, c.Table.Name, name, limits.bytes, limits.age.Seconds(),
-	).Scan(&sample.Recovery, &end, &insert, &timeline, &names, &application,
+	args = append([]any{c.Publication, c.Table.Schema, c.Table.Name, name, limits.bytes, limits.age.Seconds()}, args...)
+	err = conn.QueryRow(ctx, sampleSQL(pg.ServerVersion(conn.PgConn()), question), args...).Scan(&sample.Recovery, &end, &insert, &timeline, &names, &application,
 		&database, &slot.Name, &kind, &plugin, &slotDatabase,
 		&slot.Active, &slot.ActivePID, &slot.WALStatus,
 		&confirmed, &restart, &slot.SafeWALSize,

@@ -92,10 +92,10 @@ var _ slot.Table = (*rowsLook)(nil)
 const witnessed = 100
 
 // Question implements slot.Table.
-func (l *rowsLook) Question() (sql string) {
+func (l *rowsLook) Question(first int) (sql string, args []any) {
 	l.witness, l.again, l.look, l.asked, l.err = nil, nil, false, false, nil
 	if l.table.Marks() == outbox.MarkNone {
-		return "" // also before the table was checked, as on a standby
+		return "", nil // also before the table was checked, as on a standby
 	}
 	if l.relay != nil { // a poller goes by the marks itself
 		l.witness = l.relay.Witness()
@@ -104,8 +104,8 @@ func (l *rowsLook) Question() (sql string) {
 		l.again, l.look = l.witness.Due()
 	}
 	l.asked = true
-	sql, l.err = l.table.Look(witnessed, l.status().WaitingIDs, l.again)
-	return sql
+	sql, args, l.err = l.table.Look(first, witnessed, l.status().WaitingIDs, l.again)
+	return sql, args
 }
 
 // Answer implements slot.Table.
