@@ -92,8 +92,8 @@ fuzz: ## run every fuzz target for FUZZTIME (20s)
 	done
 
 .PHONY: demo
-demo: servers ## see it work: shop, relay and worker on throwaway servers
-	go run ./cmd/demo
+demo: servers ## see it work: shop, relay and worker on throwaway servers: FLAGS=-keep
+	go run ./cmd/demo $(FLAGS)
 
 # FLAGS go to the program: `make cost FLAGS='-rate 500 -json'`.
 FLAGS ?=

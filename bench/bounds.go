@@ -80,6 +80,9 @@ func (r *report) boundsTable() table {
 	for _, b := range r.bounds() {
 		sign := map[bool]string{true: "≤", false: "≥"}[b.most]
 		verdict := map[bool]string{true: "holds", false: "**does not hold**"}[b.holds()]
+		if !r.counts() {
+			verdict = "no result"
+		}
 		if b.memory {
 			t.line(b.measure, sign+" "+mebibytes(b.at), mebibytes(b.got.Most), verdict)
 			continue

@@ -305,11 +305,14 @@ func (r *recovery) startTable() table {
 func (r *report) about() string {
 	text := r.Machine.String()
 	text += fmt.Sprintf(" Medians of %d pairs; of ratios those of the pairs, with the least and the most.", r.Pairs)
-	if r.Scale != 1 || r.Pairs < 5 || r.Machine.busy() {
+	if !r.counts() {
 		text += fmt.Sprintf(" **No result: %d pairs at %g of the size, beside a load of %.2f.**", r.Pairs, r.Scale, r.Machine.Load)
 	}
 	return text
 }
+
+// counts reports whether the numbers are a result.
+func (r *report) counts() bool { return r.Scale == 1 && r.Pairs >= 5 && !r.Machine.busy() }
 
 // writeMarkdown prints the tables.
 func (r *report) writeMarkdown(w io.Writer) error {

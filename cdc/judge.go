@@ -185,7 +185,7 @@ type Conflict int
 const (
 	// OwnSuccess: the version we tried to write is there; its reply was lost.
 	OwnSuccess Conflict = iota
-	// TakenOver: another relay has begun a backfill.
+	// TakenOver: another relay has begun a backfill, or an operator asked for one.
 	TakenOver
 	// Overtaken: another relay's last append arrived after we read.
 	Overtaken
@@ -196,7 +196,7 @@ const (
 func (c Conflict) String() string {
 	return [...]string{
 		"our own append succeeded and its reply was lost",
-		"another relay has begun a backfill",
+		"another relay has begun a backfill, or one was asked for",
 		"an append of another relay arrived late",
 		"Redis has forgotten what it had acknowledged",
 	}[c]

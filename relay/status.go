@@ -148,7 +148,7 @@ func InDoubt(d *cdc.Doubt) string {
 		return ""
 	}
 	at := d.Before.UTC().Format(time.RFC3339)
-	return fmt.Sprintf("%s; entries of rows that were marked before %s may be gone, and were not appended again: to append those that the stream lacks, run `walrelay heal --since TIME` with the time from which on; to leave it at that, run `walrelay heal --accept-gap`", d.Reason, at)
+	return fmt.Sprintf("%s; entries of rows that were marked before %s may be gone, and were not appended again: to append those that the stream lacks, run `walrelay audit --repair`, or `walrelay heal --since TIME` with the time from which on; to leave it at that, run `walrelay heal --accept-gap`", d.Reason, at)
 }
 
 func (s *status) rowLocked(text string) { s.set(func(now *Status) { now.LockedRow = text }) }

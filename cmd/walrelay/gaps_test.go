@@ -317,7 +317,9 @@ func TestGapWaitsForAnOperator(t *testing.T) {
 				t.Errorf("behind the gap there were %s, and are %s", before, now)
 			}
 
-			w.heal()
+			if said := w.heal(); strings.Contains(said, "what it could not know") != gap.doubt {
+				t.Errorf("heal says %q", said)
+			}
 			w.insert("after", 2)
 			w.allMarked()
 			w.each("down", "behind the gap", "after")
@@ -327,12 +329,13 @@ func TestGapWaitsForAnOperator(t *testing.T) {
 }
 
 // heal does what the report of a gap says.
-func (w *world) heal() {
+func (w *world) heal() (said string) {
 	w.t.Helper()
-	code, _, stderr := walrelay(nil, "heal", "--postgres", w.dsn, "--redis", w.redis.URL())
+	code, said, stderr := walrelay(nil, "heal", "--postgres", w.dsn, "--redis", w.redis.URL())
 	if code != 0 {
 		w.t.Fatalf("heal ended with %d: %s", code, stderr)
 	}
+	return said
 }
 
 // A promotion is no gap where the slot is there: what was appended of the WAL

@@ -13,6 +13,7 @@ import (
 	"github.com/stagedoor/walrelay/internal/fault"
 	"github.com/stagedoor/walrelay/internal/pg"
 	"github.com/stagedoor/walrelay/publisher"
+	"github.com/stagedoor/walrelay/relay"
 	"github.com/stagedoor/walrelay/slot"
 )
 
@@ -271,6 +272,9 @@ func (h *healing) wait(ctx context.Context) error {
 			return errors.New("interrupted; the request stands, and the relay heals when it comes to it")
 		case err == nil && done:
 			fmt.Fprintln(h.stdout, "healed: "+state)
+			if watch.doubt != nil {
+				fmt.Fprintln(h.stdout, "what it could not know: "+relay.InDoubt(watch.doubt))
+			}
 			return nil
 		case time.Since(said) >= healSay:
 			said = time.Now()
@@ -290,7 +294,8 @@ func (h *healing) wait(ctx context.Context) error {
 // watcher looks how far a heal is.
 type watcher struct {
 	*healing
-	conn *pgx.Conn // nil while there is none
+	conn  *pgx.Conn  // nil while there is none
+	doubt *cdc.Doubt // as last seen
 }
 
 // look says how far it is, and whether it is done.
@@ -304,20 +309,23 @@ func (w *watcher) look(ctx context.Context) (state string, done bool, err error)
 		w.hangUp()
 		return "", false, err
 	}
-	relay := "no relay is at work: start walrelay run, which heals"
+	if w.doubt = nil; cp != nil {
+		w.doubt = cp.Doubt
+	}
+	atWork := "no relay is at work: start walrelay run, which heals"
 	switch {
 	case locked != 0:
-		relay = fmt.Sprintf("a relay heals (PostgreSQL process %d)", locked)
+		atWork = fmt.Sprintf("a relay heals (PostgreSQL process %d)", locked)
 	case pid != 0:
-		relay = fmt.Sprintf("a relay is at work (PostgreSQL process %d)", pid)
+		atWork = fmt.Sprintf("a relay is at work (PostgreSQL process %d)", pid)
 	}
 	switch {
 	case cp == nil:
-		return "Redis has no checkpoint; " + relay, false, nil
+		return "Redis has no checkpoint; " + atWork, false, nil
 	case cp.Phase != cdc.PhaseStreaming || !there:
-		return relay, false, nil
+		return atWork, false, nil
 	case pid == 0:
-		return "the slot is made and nobody reads it yet", true, nil
+		return "the slot is made, and the relay is about to stream from it", true, nil
 	}
 	return fmt.Sprintf("the relay streams (PostgreSQL process %d)", pid), true, nil
 }

@@ -117,6 +117,10 @@ func (l *Look) expected() bool {
 	return l.Database.Slot != nil && !l.Database.Foreign || l.Redis.Checkpoint != nil
 }
 
+// blocked reports whether a relay stopped at a row. One that runs lets the slot go
+// between two tries.
+func (l *Look) blocked() bool { return l.Redis.Checkpoint != nil && l.Redis.Checkpoint.Blocked != nil }
+
 // others reports that another program has appended to the stream since the last
 // relay did.
 func (l *Look) others() bool {

@@ -35,6 +35,9 @@ func (l *Look) meaning(doc health.Document) string {
 	case health.RoleStarting:
 		return "A relay is about to begin."
 	}
+	if l.blocked() {
+		return "The line has stopped until somebody acts; a relay that runs tries again every few seconds. What commits waits in PostgreSQL, which keeps its WAL."
+	}
 	text := fmt.Sprintf("No relay is connected%s%s.", since(l.idleSince()), l.consequence())
 	if !l.expected() {
 		text = fmt.Sprintf("No relay has worked here with a slot %q. If a poller publishes the rows, that is as it should be.", l.Slot)

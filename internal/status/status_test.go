@@ -173,6 +173,12 @@ func TestText(t *testing.T) {
 			l.Doubt = "the stream was deleted"
 			return []*Look{l}
 		},
+		"stopped-between-two-tries": func() []*Look {
+			l := alone()
+			l.Redis.Checkpoint.Blocked = &cdc.Blocked{Row: "4711", Reason: "it is too large"}
+			l.Problems = []error{&fault.Error{Problem: "the row 4711 cannot be published: it is too large", Fix: "walrelay skip --id 4711"}}
+			return []*Look{l}
+		},
 		"another-slot": func() []*Look {
 			l := streaming()
 			l.Database.Other = &health.Other{Name: "old_replica", Kind: "physical", Restart: 1, RetainedBytes: 9 << 30}

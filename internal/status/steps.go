@@ -37,7 +37,7 @@ func (l *Look) steps(doc health.Document) []Step {
 			add("stop the poller, if one works: rows that it and a relay take at the same time are doubled", "")
 		}
 		add("see why the relay does not stream (its log, its /healthz); if it does not run, start it, with the settings of this command", "walrelay run")
-		if d.Slot != nil && d.Slot.WALStatus != "lost" && r.AwaySince.IsZero() {
+		if d.Slot != nil && d.Slot.WALStatus != "lost" && r.AwaySince.IsZero() && !l.blocked() {
 			add("or, if none is to come back, drop the slot, so that PostgreSQL can remove the WAL", "walrelay teardown")
 		}
 	}
