@@ -15,9 +15,9 @@ import (
 	"github.com/stagedoor/walrelay/internal/pg"
 )
 
-// noScan has the rest of a transaction find its rows by an index, whatever the
-// statistics say.
-const noScan = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
+// noScan has the rest of a transaction find its rows by an index, in its order,
+// whatever the statistics say.
+const noScan = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL jit = off"
 
 // Looked is what a look at the rows that are not marked saw.
 type Looked struct {
@@ -40,7 +40,8 @@ type Looked struct {
 // can keep its plan.
 //
 // The index on unmarked ids has the rows at its beginning, in order; the session
-// should not be left to choose a sequential scan.
+// should not be left to choose a sequential scan, nor to read all of them and sort
+// them, which is cheap only while there are few.
 func (t *Table) Look(first, limit int, except, again []string) (sql string, args []any, err error) {
 	l := t.checked.Load()
 	switch {
@@ -139,8 +140,8 @@ func (t *Table) quicker() string {
 }
 
 // LookNow looks by itself at the rows that are not marked with the smallest ids,
-// but for those in except. Without marks nothing is seen. In a transaction it has
-// that find its rows by an index.
+// but for those in except. Without marks nothing is seen. It needs a transaction,
+// and has the rest of it find rows by an index.
 func (t *Table) LookNow(ctx context.Context, conn *pgx.Conn, limit int, except []string) (Looked, error) {
 	sql, args, err := t.Look(1, limit, except, nil)
 	if err != nil || sql == "" {

@@ -127,7 +127,7 @@ func (r *Relay) stream(ctx context.Context, session Session, slot *cdc.Slot, cp 
 		if r.stop.Err() != nil {
 			conn.Interrupt()
 		} else {
-			conn.Close() // hung up: also the reader's call ends, and it with it
+			conn.Close() // hung up: the reader's next call fails, and ends all of it
 		}
 	})
 	r.streamsOver(conn)

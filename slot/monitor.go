@@ -65,7 +65,7 @@ type Table interface {
 // is noticed: an ordinary connection is told at once, while the server waits
 // for the streaming one to confirm all WAL, for as long as that takes.
 //
-// A look is one statement, which the server cuts off after four seconds. It is
+// A look is one statement, which the server cuts off after three seconds. It is
 // prepared, since planning it takes longer than running it. Only where it fails
 // because of the table's part, the slot is asked for alone.
 type Monitor struct {
@@ -81,7 +81,8 @@ type Monitor struct {
 	spareFor   error
 }
 
-// NewMonitor makes a monitor. It connects to nothing.
+// NewMonitor makes a monitor. It connects to nothing. A connection of its own has
+// prepared statements, which a transaction pooler may not have.
 func NewMonitor(cfg Config, log *slog.Logger) *Monitor {
 	cfg.Conn = cfg.Conn.Copy()
 	cfg.Conn.DefaultQueryExecMode, cfg.Conn.StatementCacheCapacity = pgx.QueryExecModeCacheStatement, plansKept
@@ -182,13 +183,16 @@ func (m *Monitor) watch(ctx context.Context, every time.Duration, table Table, r
 	}
 }
 
-// bound has the server itself give up a statement, a little earlier than we
-// do, since a time-out on our side costs the connection. It also has rows found
-// by an index, whatever the statistics say, and a statement planned once.
+// bound has the server itself give up a statement, earlier than we do, since a
+// time-out on our side costs the connection: preparing it, which may wait for a lock,
+// and running it count apart. It also has rows found by an index and in its order,
+// and a statement planned once: the plan stays while the table grows, until it is
+// analysed.
 func (m *Monitor) bound(ctx context.Context, conn *pgx.Conn) error {
 	return m.call(ctx, conn, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("SET statement_timeout = %d; SET lock_timeout = %d; SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan",
-			(m.timeout*4/5).Milliseconds(), min(lockPatience, m.timeout/2).Milliseconds())).ReadAll()
+		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("SET statement_timeout = %d; SET lock_timeout = %d; SET plan_cache_mode = force_generic_plan; "+
+			"SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET jit = off",
+			(m.timeout*3/5).Milliseconds(), min(lockPatience, m.timeout/2).Milliseconds())).ReadAll()
 		return err
 	})
 }

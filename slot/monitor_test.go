@@ -375,7 +375,7 @@ func TestWhatIsWrongWithTheTableHidesNothingElse(t *testing.T) {
 	m := w.monitor()
 	m.timeout = 2 * time.Second
 	table := w.cfg.Table.String()
-	question := fmt.Sprintf(`SELECT count(*)::text || current_setting('enable_seqscan') FROM %s`, table)
+	question := fmt.Sprintf(`SELECT count(*)::text || current_setting('enable_seqscan') || current_setting('enable_bitmapscan') || current_setting('enable_sort') FROM %s`, table)
 	refused := errors.New("refused")
 	var cut atomic.Bool
 	seen := w.watch(m, asked{
@@ -386,7 +386,7 @@ func TestWhatIsWrongWithTheTableHidesNothingElse(t *testing.T) {
 			return question
 		},
 		answer: func(text string, s Sample, err error) error {
-			if err == nil && (text != "0off" || s.WALEnd == 0 || s.Slot == nil) {
+			if err == nil && (text != "0offoffoff" || s.WALEnd == 0 || s.Slot == nil) {
 				t.Errorf("the answer is %q with %+v", text, s)
 			}
 			if pg.Code(err) == codeQueryCanceled {
