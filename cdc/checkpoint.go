@@ -102,6 +102,11 @@ type Checkpoint struct {
 	// before one is not held against what came of it.
 	Generation uint64 `json:"generation,omitempty"`
 
+	// Consistent is the consistent point of the slot that the last backfill made.
+	// What was committed before is on the streams without a position, so a slot of
+	// that name that would deliver it is another one, of a database from before.
+	Consistent LSN `json:"consistent,omitzero"`
+
 	// Foreign is where the entries begin that others may have appended while
 	// no relay streamed, nil when they no longer matter.
 	Foreign *Foreign `json:"foreign,omitempty"`

@@ -73,6 +73,10 @@ func (c *Checkpoint) AppendJSON(b []byte) ([]byte, error) {
 		d.name("generation")
 		d.b = strconv.AppendUint(d.b, c.Generation, 10)
 	}
+	if c.Consistent != 0 {
+		d.name("consistent")
+		d.lsn(c.Consistent)
+	}
 	if c.Foreign != nil {
 		d.name("foreign")
 		d.any(c.Foreign)

@@ -38,7 +38,7 @@ const (
 	SlotLost       Kind = "slot_lost"       // PostgreSQL removed WAL that it needed
 	NotCovered     Kind = "not_covered"     // Redis went back, or the slot was moved
 	BeyondWAL      Kind = "beyond_wal"      // PostgreSQL lost the end of its WAL
-	OtherHistory   Kind = "history"         // the checkpoint's transaction was not met
+	OtherHistory   Kind = "history"         // the checkpoint's transaction was not met, or the slot is older than it
 	Promoted       Kind = "promoted"        // a standby was, while it was streamed from
 	StreamMissing  Kind = "stream_missing"  // deleted, or evicted
 	StreamBehind   Kind = "stream_behind"   // it ends below the checkpoint's last id, or was made anew
@@ -108,6 +108,8 @@ func Judge(server Server, slot *Slot, cp *Checkpoint, streams map[string]StreamS
 		return gap(Promoted, "the standby was promoted at %s while it was streamed from, and rows up to %s were appended", server.Fork(cp), cp.Last.LSN)
 	}
 	switch here := cp.On(server); {
+	case slot.ConfirmedFlush < here.Consistent:
+		return gap(OtherHistory, "the slot %q is confirmed up to %s, and the last backfill made it at %s: the database was restored from before that, or failed over to a server whose slot is older", slot.Name, slot.ConfirmedFlush, here.Consistent)
 	case here.Covered < slot.ConfirmedFlush:
 		return gap(NotCovered, "the slot %q is confirmed up to %s, the checkpoint covers rows up to %s: Redis went back in time, or the slot was moved or created anew", slot.Name, slot.ConfirmedFlush, here.Covered)
 	case here.Covered > server.WALEnd && server.Standby:

@@ -129,6 +129,10 @@ func (t *Table) Unseen(err error) error {
 	return t.explain(err)
 }
 
+// Outdated reports whether a Look failed since the id column has another type than
+// the last Check saw.
+func Outdated(err error) bool { return pg.Code(err) == "42883" } // undefined_function: text = bigint
+
 // quicker is what makes a Look quick.
 func (t *Table) quicker() string {
 	l := t.checked.Load()

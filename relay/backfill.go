@@ -564,7 +564,7 @@ func (b *backfilling) finish(ctx context.Context, snapshot cdc.Snapshot) error {
 	// No position: the first streamed commit can start exactly at the consistent
 	// point.
 	next := b.checkpoint(cdc.PhaseStreaming, streams)
-	next.Covered, next.CoveredTime = snapshot.Consistent, now
+	next.Covered, next.CoveredTime, next.Consistent = snapshot.Consistent, now, snapshot.Consistent
 	begun := b.writer.current
 	next.Token, next.Doubt, next.Generation = begun.Token, begun.Doubt, begun.Generation
 	if err := b.write(ctx, next, nil); err != nil {

@@ -338,21 +338,67 @@ func (w *world) heal() (said string) {
 	return said
 }
 
+// startPromoted starts PostgreSQL on the next timeline.
+func (w *world) startPromoted() {
+	w.t.Helper()
+	// In a directory of the server's own account.
+	signal := filepath.Join(w.pg.DataDir(), "standby.signal")
+	if out, err := exec.Command("cp", "-p", filepath.Join(w.pg.DataDir(), "PG_VERSION"), signal).CombinedOutput(); err != nil {
+		w.t.Fatalf("%v: %s", err, out)
+	}
+	w.pg.Start()
+	if w.query(`SELECT pg_promote()`) != "true" {
+		w.t.Fatal("it is not promoted")
+	}
+}
+
+// A database comes back as it was before a heal, and with it the slot of then, and
+// no row came since: there is none that would have to be met. What the old slot
+// delivers again is on the stream.
+func TestRestoredFromBeforeAHeal(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*world){
+		"a volume":                      func(w *world) { w.pg.Start() },
+		"a recovery to a point in time": (*world).startPromoted,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, worldOptions{})
+			p := w.startRelay()
+			p.streams()
+			w.insert("before", 5)
+			w.allMarked()
+			w.confirmedPast()
+			data := w.pg.Snapshot()
+			w.emit(1) // the slot that is made lies behind it
+			w.heal()
+			w.confirmedPast()
+
+			w.toPG.Cut()
+			w.pg.Kill()
+			w.pg.Restore(data)
+			start(w)
+			w.emit(2) // as far as before, and farther
+			w.insert("after", 3)
+			w.toPG.Restore()
+			p.says("the last backfill made it at")
+			w.allMarked()
+			w.each("before", "after")
+			w.confirmedPast()
+			if got := p.metric(fmt.Sprintf("walrelay_heals_total{reason=%q}", cdc.OtherHistory)); got != "1" {
+				t.Errorf("%s heals", got)
+			}
+		})
+	}
+}
+
 // A promotion is no gap where the slot is there: what was appended of the WAL
 // that both servers share is skipped, and the rest comes.
 func TestPromotionWithTheSlotIsNoGap(t *testing.T) {
 	w, p := gap{make: func(w *world) {
 		for range 2 {
 			w.pg.Stop("fast")
-			// In a directory of the server's own account.
-			signal := filepath.Join(w.pg.DataDir(), "standby.signal")
-			if out, err := exec.Command("cp", "-p", filepath.Join(w.pg.DataDir(), "PG_VERSION"), signal).CombinedOutput(); err != nil {
-				w.t.Fatalf("%v: %s", err, out)
-			}
-			w.pg.Start()
-			if w.query(`SELECT pg_promote()`) != "true" {
-				w.t.Fatal("it is not promoted")
-			}
+			w.startPromoted()
 			w.insert("between two promotions", 1)
 		}
 	}}.opened(t)

@@ -84,6 +84,8 @@ type rowsLook struct {
 	look    bool           // it looks anew
 	asked   bool           // the table has something to tell
 	err     error
+
+	outdated bool // it was hung up, so that the table is checked anew, and no look has worked since
 }
 
 var _ slot.Table = (*rowsLook)(nil)
@@ -120,7 +122,14 @@ func (l *rowsLook) Answer(text string, s slot.Sample, err error) error {
 	if err != nil {
 		unseen := l.table.Unseen(err)
 		l.notSeen(unseen)
+		if outbox.Outdated(err) && !l.outdated {
+			l.outdated = true
+			l.hangUp(unseen)
+		}
 		return unseen
+	}
+	if l.asked {
+		l.outdated = false
 	}
 	at := time.Now()
 	if !l.asked || l.relay == nil && !l.table.KnowsAge() {

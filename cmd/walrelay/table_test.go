@@ -176,3 +176,25 @@ func TestColumnOfTheMarksGoesAway(t *testing.T) {
 	w.confirmedPast()
 	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" })
 }
+
+// The ids are of another type from now on, while the relay works: the table goes on
+// checking the stream.
+func TestTypeOfTheIDChanges(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	p := w.startRelay()
+	p.streams()
+	w.insert("before", 3)
+	w.allMarked()
+	w.exec(`ALTER TABLE outbox ALTER id DROP IDENTITY; ALTER TABLE outbox ALTER id TYPE text`)
+	w.exec(`ALTER PUBLICATION walrelay SET (publish = 'delete');
+		INSERT INTO outbox (id, kind, payload) VALUES ('a', 'missed', '{}');
+		ALTER PUBLICATION walrelay SET (publish = 'insert')`)
+	w.exec(`INSERT INTO outbox (id, kind, payload) VALUES ('b', 'after', '{}')`)
+	w.allMarked()
+	w.each("before", "missed", "after")
+	p.becomes("ok", func(_ int, doc healthDocument) bool { return doc.Status == "ok" })
+	if got := p.metric(`walrelay_heals_total{reason="missed"}`); got != "1" {
+		t.Errorf("%s heals", got)
+	}
+}
