@@ -36,11 +36,13 @@
 // [Judge] compares a slot and a [Checkpoint]. Invariant of every healthy pair,
 // whatever crashed and in whatever order:
 //
-//	covered >= confirmed_flush_lsn
+//	end of the WAL >= covered >= confirmed_flush_lsn >= consistent point
 //
-// since a confirm follows its stamp by the delay. Then nothing is missing: the
-// slot delivers everything from confirmed_flush_lsn on, and [Resume] leaves out
-// what the checkpoint has. Everything else is a [Gap], or a start.
+// since a confirm follows its stamp by the delay, and the last backfill made the
+// slot at its consistent point. Then nothing is missing: the slot delivers
+// everything from confirmed_flush_lsn on, and [Resume] leaves out what the
+// checkpoint has; what the backfill appended, which has no position, is not
+// delivered. The last row, too, lies before the end of the WAL. Everything else is a [Gap], or a start.
 // [JudgeConflict] reads the one other sign: that a checkpoint is not the one the
 // relay wrote last.
 //

@@ -135,7 +135,8 @@
 //	Redis went back too far        covered < confirmed_flush_lsn: a gap
 //	the slot is gone, moved, lost  a gap
 //	the database fails over        with its slot: skip what both histories share; without: a gap
-//	a backup is restored           the checkpoint's transaction is not met: a gap
+//	a backup is restored           the WAL ends too early, the slot is from before the last backfill,
+//	                               or the checkpoint's transaction is not met: a gap
 //	rows were not delivered        the table's marks show it: a gap
 //	a gap comes again and again    after two heals in a row an operator has to look
 //	a row cannot be marked         publishing goes on, confirming waits
