@@ -540,9 +540,9 @@ func (b *backfilling) markDue(ctx context.Context) error {
 
 // finish lets the slot begin where the snapshot ended.
 func (b *backfilling) finish(ctx context.Context, snapshot cdc.Snapshot) error {
-	// A slot that somebody made meanwhile may begin before the snapshot, and
-	// deliver again what is published. One that is made from here on begins
-	// behind it, which shows: it is confirmed beyond what the checkpoint covers.
+	// A slot that somebody made meanwhile is in the way; what keeps a cluster's
+	// slots makes one whenever it is gone. Where it stays, it shows: it is confirmed
+	// before the consistent point, or beyond what the checkpoint covers.
 	if err := b.session.Drop(ctx); err != nil {
 		return err
 	}

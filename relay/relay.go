@@ -403,12 +403,12 @@ func (r *Relay) judge(ctx context.Context, session Session) (state, error) {
 		r.log.Debug("judged", "error", err)
 		return s, Unfit(err)
 	}
-	if s.Kind == cdc.NoSlot {
+	if s.Kind == cdc.NoSlot || s.Kind == cdc.OtherHistory {
 		// Another relay may have finished a backfill since it was read.
 		switch slot, err := session.Slot(ctx); {
 		case err != nil:
 			return s, err
-		case slot != nil:
+		case (slot == nil) != (s.slot == nil), slot != nil && slot.ConfirmedFlush != s.slot.ConfirmedFlush:
 			return s, errAgain
 		}
 	}

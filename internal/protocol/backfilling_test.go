@@ -258,9 +258,7 @@ func (w *world) finish(i int) {
 		w.end(i, 0)
 		return
 	}
-	if w.bug != bugNoSecondDrop {
-		w.pg.slot = slot{}
-	}
+	w.pg.slot = slot{}
 	if cp, streams := w.redis.load(); cp != nil && w.bug != bugStreamGone {
 		if lost, ok := cdc.LostStream(cp, streams); ok {
 			w.say("relay %d backfills again: %s", i, lost.Reason)
@@ -270,6 +268,9 @@ func (w *world) finish(i int) {
 	}
 	next := w.backfillCheckpoint(i, cdc.PhaseStreaming)
 	next.Covered, next.CoveredTime = r.b.consistent, clock(w.now)
+	if w.bug != bugOlderSlot {
+		next.Consistent = r.b.consistent
+	}
 	next.Doubt, next.Generation = r.current.Doubt, r.current.Generation
 	if w.bug == bugKeepPosition && r.cp != nil {
 		next.Last, next.LastCommit = r.cp.Last, r.cp.LastCommit

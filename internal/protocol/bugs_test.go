@@ -6,7 +6,7 @@ type bug string
 
 const (
 	bugCheckpointFirst      bug = "the checkpoint is read before the slot"
-	bugSlotOnce             bug = "a slot that is not there is not looked for again"
+	bugSlotOnce             bug = "a slot that is not there, or is older than the checkpoint, is not looked at again"
 	bugStaleSlot            bug = "the slot is not looked at again when it is ours"
 	bugIgnoreFork           bug = "a failover's fork is ignored"
 	bugVersionAgain         bug = "a version is used again after Redis went back"
@@ -33,8 +33,8 @@ const (
 	bugMarkEarly            bug = "a backfill marks at once"
 	bugKeepEarly            bug = "the slot is made permanent before the rows are marked"
 	bugStreamGone           bug = "a backfill ends although the stream was deleted meanwhile"
-	bugNoSecondDrop         bug = "a slot that somebody made during a backfill is kept"
 	bugKeepPosition         bug = "the checkpoint keeps its position over a backfill"
+	bugOlderSlot            bug = "a slot from before the last backfill is taken for the one that it made"
 	bugNoWitness            bug = "nobody looks at unmarked rows"
 	bugWitnessNoEnd         bug = "the witness does not wait for the end of the WAL"
 )
@@ -44,7 +44,7 @@ var planted = []settings{
 	{bug: bugCheckpointFirst, relays: 2, ticks: 1, steady: true, rows: 1, faults: 2, kinds: []step{faultCut}, first: true},
 	{bug: bugSlotOnce, relays: 2, delay: 1, ticks: 1, before: 1, faults: 1, kinds: []step{faultStop}},
 	{bug: bugStaleSlot, relays: 2, ticks: 1, steady: true, rows: 1, faults: 2, kinds: []step{faultCut}, first: true},
-	{bug: bugIgnoreFork, relays: 1, delay: 1, ticks: 1, steady: true, rows: 2, faults: 1, kinds: []step{faultFailover}},
+	{bug: bugIgnoreFork, relays: 1, delay: 1, ticks: 1, steady: true, rows: 2, faults: 1, kinds: []step{faultFailover}, witness: true},
 	{bug: bugVersionAgain, relays: 1, delay: 1, ticks: 1, steady: true, rows: 1, faults: 2, kinds: []step{faultAstray, faultGoBack}},
 	{bug: bugOwnIsSuccess, relays: 1, delay: 1, ticks: 1, steady: true, rows: 2, faults: 1, kinds: []step{faultGoBack}},
 	{bug: bugStampWithoutCompare, relays: 1, delay: 1, ticks: 2, steady: true, rows: 1, faults: 1, kinds: []step{faultGoBack}},
@@ -69,8 +69,8 @@ var planted = []settings{
 	{bug: bugMarkEarly, relays: 1, delay: 2, ticks: 1, before: 1, faults: 2, kinds: []step{faultGoBack, faultCrash}},
 	{bug: bugKeepEarly, relays: 1, delay: 1, ticks: 1, before: 1, witness: true},
 	{bug: bugStreamGone, relays: 1, delay: 1, ticks: 1, before: 1, faults: 1, kinds: []step{faultDelete}},
-	{bug: bugNoSecondDrop, relays: 1, delay: 1, ticks: 1, before: 1, rows: 1, faults: 1, kinds: []step{faultRecreate}},
 	{bug: bugKeepPosition, relays: 1, delay: 1, ticks: 1, steady: true, rows: 3, faults: 1, kinds: []step{faultRestore}},
+	{bug: bugOlderSlot, relays: 1, ticks: 1, steady: true, rows: 1, busy: 1, faults: 2, kinds: []step{faultRequest, faultRestore}},
 	{bug: bugNoWitness, relays: 1, delay: 1, ticks: 1, steady: true, rows: 1, faults: 1, kinds: []step{faultHidden}, witness: true},
 	{bug: bugWitnessNoEnd, relays: 1, delay: 1, ticks: 2, steady: true, rows: 1, witness: true},
 }

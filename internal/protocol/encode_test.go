@@ -134,7 +134,7 @@ func (e *encoder) checkpoint(cp *cdc.Checkpoint) {
 	}
 	e.version(cp.Version)
 	e.ints(int8(cp.Timeline), int8(cp.Phase[0]), int8(cp.Last.Ordinal), int8(cp.LastCommit.XID), int8(cdc.Micros(cp.LastCommit.Time)), int8(cdc.Micros(cp.CoveredTime)/1e6))
-	e.lsns(cp.Last.LSN, cp.LastCommit.LSN, cp.Covered)
+	e.lsns(cp.Last.LSN, cp.LastCommit.LSN, cp.Covered, cp.Consistent)
 	e.history(cp.History)
 	e.since(cp.Since)
 	e.bools(cp.Doubt != nil)

@@ -77,6 +77,9 @@ func (w *world) faultActions(out []action) []action {
 			if w.pg.slot.exists {
 				add(faultFailover, n, 1)
 			}
+			if n < int8(len(w.pg.wal)) && w.pg.wal[n].slot.exists {
+				add(faultFailover, n, 2)
+			}
 		}
 		if n < int8(len(w.pg.wal)) {
 			add(faultRestore, n, 0)
@@ -165,7 +168,13 @@ func (w *world) fault(a action) {
 		w.pg.locked = 0
 		w.pg.slot.confirmed = w.pg.slot.start
 	case faultFailover:
-		w.failover(int(a.a), a.b == 1)
+		if a.b == 2 { // a copy that was not kept up to date
+			w.pg.slot = w.pg.wal[i].slot
+		}
+		w.failover(i, a.b > 0)
+		if a.b == 2 {
+			w.say("      as it was then")
+		}
 	case faultRestore:
 		if w.trace != nil {
 			w.say("FAULT: the volume is restored as of %s", lsnText(lsnOf(i)))
@@ -279,6 +288,9 @@ func (w *world) failover(records int, withSlot bool) {
 		return
 	}
 	s := &w.pg.slot
+	if s.start > fork {
+		w.mayHeal++ // it is not the slot that the last backfill made, but an older one
+	}
 	s.start, s.confirmed = min(s.start, fork), min(s.confirmed, fork)
 	t := w.pg.table()
 	for _, r := range t.all() {

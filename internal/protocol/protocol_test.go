@@ -54,6 +54,7 @@ var worlds = []settings{
 	{name: "the slot and Redis go", relays: 1, delay: 1, ticks: 1, steady: true, rows: 1, faults: 2, kinds: both(slotFaults, redisFaults, []step{faultRequest}), witness: true},
 	{name: "an operator asks for a heal", relays: 2, delay: 1, ticks: 1, steady: true, rows: 1, faults: 2, kinds: []step{faultRequest, faultCut}, first: true},
 	{name: "the primary is lost", relays: 1, delay: 1, ticks: 1, steady: true, rows: 2, faults: 1, kinds: pgFaults, witness: true},
+	{name: "a volume is restored from before a heal", relays: 1, ticks: 1, steady: true, rows: 1, busy: 1, faults: 2, kinds: []step{faultRequest, faultRestore}},
 	{name: "the primary is lost twice", relays: 1, ticks: 1, steady: true, rows: 2, faults: 2, kinds: []step{faultFailover}, witness: true},
 	{name: "the publication is away", relays: 1, delay: 1, ticks: 2, steady: true, rows: 1, faults: 2, kinds: []step{faultHidden, faultCrash}, witness: true},
 }

@@ -156,8 +156,9 @@ func (w *world) judge(i int) (cdc.Judgement, map[string]cdc.StreamState, error) 
 	if w.trace != nil {
 		w.say("relay %d reads the checkpoint: %s; judges: %s %s (%s)", i, checkpointText(cp), j.Verdict, j.Kind, j.Reason)
 	}
-	if j.Kind == cdc.NoSlot && w.pg.slot.exists && w.bug != bugSlotOnce {
-		w.say("relay %d finds a slot after all", i)
+	if now := w.pg.readSlot(); (j.Kind == cdc.NoSlot || j.Kind == cdc.OtherHistory) && w.bug != bugSlotOnce &&
+		((now == nil) != (r.slot == nil) || now != nil && now.ConfirmedFlush != r.slot.ConfirmedFlush) {
+		w.say("relay %d finds another slot: %s", i, slotText(now))
 		return j, streams, errAgain
 	}
 	if j.Verdict == cdc.Gap && w.mayHeal == 0 {
