@@ -42,9 +42,9 @@
 // slot at its consistent point. Then nothing is missing: the slot delivers
 // everything from confirmed_flush_lsn on, and [Resume] leaves out what the
 // checkpoint has; what the backfill appended, which has no position, is not
-// delivered. The last row, too, lies before the end of the WAL. Everything else is a [Gap], or a start.
-// [JudgeConflict] reads the one other sign: that a checkpoint is not the one the
-// relay wrote last.
+// delivered. The last row, too, lies before the end of the WAL. Everything else is
+// a [Gap], or a start. [JudgeConflict] reads the one other sign: that a checkpoint
+// is not the one the relay wrote last.
 //
 // What is concluded here is explored in every order of events, up to a bound, in
 // package internal/protocol.

@@ -187,7 +187,8 @@ func (c Config) readSample(ctx context.Context, conn *pgx.Conn, limits holderLim
 		answered                             *string
 	)
 	args = append([]any{c.Publication, c.Table.Schema, c.Table.Name, name, limits.bytes, limits.age.Seconds()}, args...)
-	err = conn.QueryRow(ctx, sampleSQL(pg.ServerVersion(conn.PgConn()), question), args...).Scan(&sample.Recovery, &end, &insert, &timeline, &names, &application,
+	err = conn.QueryRow(ctx, sampleSQL(pg.ServerVersion(conn.PgConn()), question), args...).Scan(
+		&sample.Recovery, &end, &insert, &timeline, &names, &application,
 		&database, &slot.Name, &kind, &plugin, &slotDatabase,
 		&slot.Active, &slot.ActivePID, &slot.WALStatus,
 		&confirmed, &restart, &slot.SafeWALSize,

@@ -309,7 +309,8 @@ func (w *watcher) look(ctx context.Context) (state string, done bool, err error)
 		w.hangUp()
 		return "", false, err
 	}
-	if w.doubt = nil; cp != nil {
+	w.doubt = nil
+	if cp != nil {
 		w.doubt = cp.Doubt
 	}
 	atWork := "no relay is at work: start walrelay run, which heals"
